@@ -1,0 +1,1 @@
+//! nyx-engine: header to be written with the room.

@@ -1,0 +1,74 @@
+//! What a (tenant, worker, device) has used: counters that the worker writes without a lock and the
+//! controller adds up when it looks (NyxCache section 3.3: per thread, "only lazily combined").
+
+use nyx_base::{Counter, DevicePs};
+use std::ops::{Add, Sub};
+
+/// The counters of one (tenant, worker, device). *Thread safety*: one writer, many readers.
+#[derive(Debug, Default)]
+pub struct Account {
+    pub(crate) used_ps: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) read_bytes: Counter,
+    pub(crate) written_bytes: Counter,
+    pub(crate) holds: Counter,
+}
+
+/// A reading of one account, or the sum of several. Counts wrap; differences survive that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Device time charged.
+    pub used: DevicePs,
+    /// Accesses that read.
+    pub reads: u64,
+    /// Accesses that wrote.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// How often the gate was found closed.
+    pub holds: u64,
+}
+
+impl Account {
+    /// The counters as they stand, each possibly a little older than the next.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            used: DevicePs(self.used_ps.get()),
+            reads: self.reads.get(),
+            writes: self.writes.get(),
+            read_bytes: self.read_bytes.get(),
+            written_bytes: self.written_bytes.get(),
+            holds: self.holds.get(),
+        }
+    }
+}
+
+impl Usage {
+    fn zip(self, other: Usage, f: impl Fn(u64, u64) -> u64) -> Usage {
+        Usage {
+            used: DevicePs(f(self.used.0, other.used.0)),
+            reads: f(self.reads, other.reads),
+            writes: f(self.writes, other.writes),
+            read_bytes: f(self.read_bytes, other.read_bytes),
+            written_bytes: f(self.written_bytes, other.written_bytes),
+            holds: f(self.holds, other.holds),
+        }
+    }
+}
+
+impl Add for Usage {
+    type Output = Usage;
+    fn add(self, other: Usage) -> Usage {
+        self.zip(other, u64::wrapping_add)
+    }
+}
+
+impl Sub for Usage {
+    type Output = Usage;
+    fn sub(self, other: Usage) -> Usage {
+        self.zip(other, u64::wrapping_sub)
+    }
+}

@@ -1,0 +1,1 @@
+//! nyx-index: header to be written with the room.

@@ -1,0 +1,83 @@
+//! Bytes: one byte-addressable device.
+//!
+//! The seam of the house is [`Media`]: read, write (cached or non-temporal), persist. Everything
+//! below it is a mapping or a device model; everything above reaches it through a metered lane
+//! (`nyx-gate`) and through nothing else.
+//!
+//! What this room never does: know of tenants, keys, items, budgets or protocols.
+//!
+//! * `mapped`: anonymous, file and DAX mappings; `prim`: NT stores, clwb, copies.
+//! * `model`: device models as parameters and formulas; `emulate`: the O(1) model over a real medium.
+//! * `profile`: MaxIOPS by operation and size, its file and its rate card.
+//! * `dram`: reserved anonymous memory for indexes and keys (never metered: it is not the device).
+
+/// What an access does to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// A load of any kind.
+    Read,
+    /// A store of any kind.
+    Write,
+}
+
+/// How a write reaches the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// Ordinary stores through the CPU cache.
+    Cached,
+    /// Non-temporal stores that bypass the CPU cache (NyxCache section 3.5: up to 3x on Optane).
+    NonTemporal,
+}
+
+/// What kind of evidence a number got from this medium is. The kinds never share a table column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Evidence {
+    /// This machine's DRAM, file or device.
+    Real,
+    /// Real time, modelled device.
+    Emulated,
+    /// Virtual time.
+    Simulated,
+}
+
+/// The memory front end of one issuing thread, as a device model sees it: which of its accesses are
+/// still outstanding. One per worker; real media ignore it.
+#[derive(Debug, Default)]
+pub struct Front {
+    /// Completion times in nanoseconds of the thread's outstanding accesses, a ring.
+    pub(crate) done_ns: [u64; 16],
+    pub(crate) next: usize,
+    pub(crate) outstanding: usize,
+}
+
+/// One byte-addressable device.
+///
+/// *Thread safety*: shared by all workers. A read that races with a write of the same bytes returns
+/// some mixture of old and new bytes and is never undefined behaviour (copies are made by
+/// assembly, not by Rust references); callers exclude such races by eras where the bytes matter.
+///
+/// Panics where a range leaves the medium: that is a bug of the caller, never of a client.
+pub trait Media: Send + Sync {
+    /// Its size in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether it has no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `into.len()` bytes from address `at`.
+    fn read(&self, front: &mut Front, at: u64, into: &mut [u8]);
+
+    /// Copies `from` to address `at`.
+    fn write(&self, front: &mut Front, at: u64, from: &[u8], via: Via);
+
+    /// Makes earlier writes of this thread to the range durable, as far as the medium can.
+    fn persist(&self, front: &mut Front, at: u64, len: u64);
+
+    /// Asks for the bytes to be brought near; costs and promises nothing.
+    fn prefetch(&self, at: u64, len: usize);
+
+    /// What kind of evidence numbers from here are.
+    fn evidence(&self) -> Evidence;
+}

@@ -1,0 +1,2 @@
+//! The nyx binary: glue only.
+fn main() {}

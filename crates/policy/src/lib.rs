@@ -1,0 +1,1 @@
+//! nyx-policy: header to be written with the room.

@@ -1,0 +1,1 @@
+//! nyx-proto: header to be written with the room.

@@ -1,0 +1,1 @@
+//! nyx-server: header to be written with the room.

@@ -1,0 +1,1 @@
+//! nyx-sim: header to be written with the room.

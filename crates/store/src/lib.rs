@@ -1,0 +1,1 @@
+//! nyx-store: header to be written with the room.
