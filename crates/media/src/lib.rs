@@ -9,7 +9,13 @@
 //! * `mapped`: anonymous, file and DAX mappings; `prim`: NT stores, clwb, copies.
 //! * `model`: device models as parameters and formulas; `emulate`: the O(1) model over a real medium.
 //! * `profile`: MaxIOPS by operation and size, its file and its rate card.
-//! * `dram`: reserved anonymous memory for indexes and keys (never metered: it is not the device).
+//! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
+
+pub mod dram;
+mod error;
+
+pub use dram::Region;
+pub use error::MediaError;
 
 /// What an access does to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
