@@ -21,7 +21,10 @@ impl DevicePs {
     /// A rate that is not positive and finite has no cost; callers validate profiles first.
     #[inline]
     pub fn of_max_iops(iops: f64) -> DevicePs {
-        debug_assert!(iops.is_finite() && iops > 0.0, "MaxIOPS must be positive, got {iops}");
+        debug_assert!(
+            iops.is_finite() && iops > 0.0,
+            "MaxIOPS must be positive, got {iops}"
+        );
         DevicePs((1e12 / iops).round() as u64)
     }
 
@@ -72,8 +75,12 @@ impl Sum for DevicePs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
-const SIZE_UNITS: [(&str, u64); 4] =
-    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+const SIZE_UNITS: [(&str, u64); 4] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+];
 
 impl Bytes {
     /// A number of KiB.
@@ -93,10 +100,9 @@ impl Bytes {
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, scale) in SIZE_UNITS {
-            if self.0 >= scale && self.0 % (scale / 1024).max(1) == 0 {
-                let whole = self.0 / scale;
+            if self.0 >= scale {
                 return match self.0 % scale {
-                    0 => write!(f, "{whole} {name}"),
+                    0 => write!(f, "{} {name}", self.0 / scale),
                     _ => write!(f, "{:.2} {name}", self.0 as f64 / scale as f64),
                 };
             }
@@ -109,7 +115,8 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Bytes, String> {
-        let bad = || format!("{text:?} is not a size: write bytes (4096) or 512KiB, 64MiB, 2GiB, 1TiB");
+        let bad =
+            || format!("{text:?} is not a size: write bytes (4096) or 512KiB, 64MiB, 2GiB, 1TiB");
         let text_trimmed = text.trim();
         let split = text_trimmed
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -117,11 +124,18 @@ impl FromStr for Bytes {
         let (number, unit) = text_trimmed.split_at(split);
         let scale = match unit.trim() {
             "" | "B" => 1,
-            unit => SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1,
+            unit => {
+                SIZE_UNITS
+                    .iter()
+                    .find(|(name, _)| *name == unit)
+                    .ok_or_else(bad)?
+                    .1
+            }
         };
         let value: f64 = number.parse().map_err(|_| bad())?;
         let bytes = value * scale as f64;
-        if !bytes.is_finite() || bytes < 0.0 || bytes >= (1u64 << 53) as f64 || bytes.fract() != 0.0 {
+        if !bytes.is_finite() || bytes < 0.0 || bytes >= (1u64 << 53) as f64 || bytes.fract() != 0.0
+        {
             return Err(bad());
         }
         Ok(Bytes(bytes as u64))

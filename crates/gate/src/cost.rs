@@ -27,14 +27,21 @@ impl CostTable {
     ///
     /// Panics where a rate is not positive and finite: profiles are validated when they are read.
     pub fn from_max_iops(read: &[f64; STEPS], write: &[f64; STEPS]) -> CostTable {
-        CostTable { read: read.map(DevicePs::of_max_iops), write: write.map(DevicePs::of_max_iops) }
+        CostTable {
+            read: read.map(DevicePs::of_max_iops),
+            write: write.map(DevicePs::of_max_iops),
+        }
     }
 
     /// A table that charges by bytes alone: what a bandwidth limit believes. The `bytes` baseline.
     pub fn by_bytes(bytes_per_s: f64) -> CostTable {
-        let prices =
-            std::array::from_fn(|i| DevicePs::of_max_iops(bytes_per_s / ((i + 1) * STEP_BYTES) as f64));
-        CostTable { read: prices, write: prices }
+        let prices = std::array::from_fn(|i| {
+            DevicePs::of_max_iops(bytes_per_s / ((i + 1) * STEP_BYTES) as f64)
+        });
+        CostTable {
+            read: prices,
+            write: prices,
+        }
     }
 
     /// What one access of `len` bytes costs. Nothing for an empty one.
@@ -89,7 +96,10 @@ mod tests {
         let t = table();
         let chunk = t.price(Op::Read, 4096);
         assert_eq!(t.price(Op::Read, 8192), DevicePs(2 * chunk.0));
-        assert_eq!(t.price(Op::Read, 8193), DevicePs(2 * chunk.0) + t.price(Op::Read, 1));
+        assert_eq!(
+            t.price(Op::Read, 8193),
+            DevicePs(2 * chunk.0) + t.price(Op::Read, 1)
+        );
     }
 
     #[test]

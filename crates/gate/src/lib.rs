@@ -16,6 +16,6 @@ pub mod cost;
 pub mod lane;
 
 pub use account::{Account, Usage};
-
+pub use budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Limit, Rate};
 pub use cost::CostTable;
-
+pub use lane::{Device, Gate, Lane, SPIN_MAX, Tolls};
