@@ -1,0 +1,236 @@
+//! The configuration of a server: what `nyx serve` runs, as plain data.
+//!
+//! A [`Config`] is complete and checked: every value is in its range, names and addresses are
+//! unique, every tenant's device exists and holds it. Whoever assembles a server needs no further
+//! check and no default. What this module never does: open a device, bind a socket, start a thread.
+
+use nyx_base::Bytes;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Everything that a server is started with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What concerns the process as a whole.
+    pub server: Server,
+    /// The devices, at least one; a tenant names its device by index into this.
+    pub devices: Vec<Device>,
+    /// The tenants, at least one.
+    pub tenants: Vec<Tenant>,
+    /// The sharing policy.
+    pub policy: Policy,
+    /// Where connections come in and how each finds its tenant, in the order of the file.
+    pub doors: Vec<Door>,
+}
+
+/// What concerns the process as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Holds media files and profiles that do not say where they are. Made when missing.
+    pub data_dir: PathBuf,
+    /// Data-path threads, at least one.
+    pub workers: u16,
+    /// Connections beyond this many are answered with an error and closed.
+    pub max_connections: u32,
+    /// Seconds after which a silent connection is closed; `None`: never.
+    pub idle_timeout_s: Option<u32>,
+    /// Connections that may wait for `accept` on each listener.
+    pub backlog: u32,
+    /// Permission bits of unix sockets.
+    pub unix_mode: u32,
+    /// Whether each worker is pinned to a CPU of its own.
+    pub pin_workers: bool,
+}
+
+/// One medium with its own profile and its own tenants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique.
+    pub name: String,
+    /// What the medium is.
+    pub medium: Medium,
+    /// Its size in bytes.
+    pub size: Bytes,
+    /// A device model laid over the medium: a preset (`optane-2dimm/8`) or a parameter file.
+    pub model: Option<String>,
+    /// Where the profile (MaxIOPS by operation and size) is, or is to be written on first start.
+    pub profile: PathBuf,
+}
+
+/// What a device's bytes are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Anonymous memory: gone with the process.
+    Anon,
+    /// A mapped file, made when missing.
+    File(PathBuf),
+    /// A file on a DAX file system, or a device-DAX node.
+    Dax(PathBuf),
+}
+
+/// One cache instance with its own keys, space and limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Unique.
+    pub name: String,
+    /// Index into [`Config::devices`].
+    pub device: usize,
+    /// All that the tenant may occupy: values, keys, index. The tenants of one device never sum up
+    /// to more than the device's size.
+    pub size: Bytes,
+    /// Which items leave when the tenant is full.
+    pub eviction: Eviction,
+    /// Where keys lie.
+    pub layout: Layout,
+    /// Size of a segment in bytes, a power of two.
+    pub segment_bytes: u32,
+    /// The longest value in bytes that is accepted; at most `segment_bytes`.
+    pub item_len_max: u32,
+    /// What the tenant may use of its device; `None`: no limit.
+    pub limit: Option<Limit>,
+    /// What happens to a request beyond the limit.
+    pub action: Action,
+    /// Keys on an open door that start with these bytes are this tenant's.
+    pub key_prefix: Option<Vec<u8>>,
+    /// The password file that `users` was read from, to read it again on SIGHUP.
+    pub users_file: Option<PathBuf>,
+    /// Who may log in as this tenant; empty: nobody has to.
+    pub users: Vec<User>,
+}
+
+/// A login of a tenant (memcached ASCII authentication).
+#[derive(Clone, PartialEq, Eq)]
+pub struct User {
+    /// Unique on each door.
+    pub name: Vec<u8>,
+    /// Compared in constant time by whoever checks it.
+    pub password: Vec<u8>,
+}
+
+/// A limit on device use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// Standard operations (1 KiB random reads of this device) per second.
+    StdOpsPerS(u64),
+    /// Part of the device's time, over 0 and up to 1.
+    Share(f64),
+}
+
+/// What happens to a request whose tenant has used up its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It waits.
+    Delay,
+    /// It is answered `SERVER_ERROR 307 busy`.
+    Reject,
+}
+
+/// Which items leave a full tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// The oldest segment.
+    Fifo,
+    /// An approximation of least recently used.
+    Lru,
+    /// An approximation of least frequently used.
+    Lfu,
+    /// S3-FIFO.
+    S3Fifo,
+    /// Segcache's merge of segments.
+    Merge,
+}
+
+/// Where keys lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Keys in DRAM, values on the medium.
+    Split,
+    /// Keys and values together on the medium.
+    Inline,
+}
+
+/// Who may use how much of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Which policy.
+    pub kind: PolicyKind,
+    /// How limits are enforced.
+    pub mode: Mode,
+    /// Ticks per epoch of Algorithm 1.
+    pub epoch_ticks: u32,
+    /// Length of a controller tick in milliseconds.
+    pub tick_ms: u32,
+}
+
+/// Which sharing policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Everything is metered and nothing is held.
+    None,
+    /// Tenants with a limit stay below it, in device time (Algorithm 1).
+    Limit,
+    /// The same limits taken as byte rates, blind to what the bytes cost: the baseline.
+    Bytes,
+}
+
+/// How limits are enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Exact: workers lease parts of the budget and check them at each access.
+    Leased,
+    /// As in the paper: usage is read each tick, who is over is held until the epoch ends.
+    Paper,
+}
+
+/// A listener and how its connections find their tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The address to bind.
+    pub listen: Listen,
+    /// Which tenants are behind it.
+    pub entry: Entry,
+}
+
+/// How a connection finds its tenant. Tenants are indexes into [`Config::tenants`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// No login. A key belongs to the tenant whose prefix it starts with (at most one can match),
+    /// else to `default`; where there is no default such keys are refused.
+    Open {
+        /// The tenant of keys without a tenant's prefix.
+        default: Option<usize>,
+        /// Tenants by key prefix.
+        prefixes: Vec<(Vec<u8>, usize)>,
+    },
+    /// Each connection logs in first; the user names the tenant.
+    Login {
+        /// The tenants whose users are let in; their user names are disjoint.
+        tenants: Vec<usize>,
+    },
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Listen {
+    /// TCP, `127.0.0.1:11211`; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A unix stream socket, `unix:/run/nyx.sock`.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "{address}"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Shows the name only: passwords never reach a log.
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "User({})", String::from_utf8_lossy(&self.name))
+    }
+}

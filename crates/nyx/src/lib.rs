@@ -1,0 +1,11 @@
+//! The nyx binary as a library: command line, configuration, and one module per subcommand.
+//!
+//! What it never does: serve, meter or store anything itself. It is glue over the rooms below; it
+//! is a library only so that tests can call what the binary calls.
+
+pub mod cli;
+pub mod cmd;
+pub mod config;
+pub mod failure;
+
+pub use failure::{Exit, Failure};
