@@ -1,0 +1,3 @@
+//! The sharing policies of NyxCache section 3.4.
+
+pub mod limit;
