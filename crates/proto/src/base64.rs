@@ -1,0 +1,82 @@
+//! Base64 as meta keys use it: the standard alphabet with padding.
+//!
+//! What it never does: allocate, or accept bytes outside the alphabet.
+
+/// Decodes `text` into the front of `into`; the length of the result. `None` where `text` is empty,
+/// no base64, or longer than `into` can hold.
+pub(crate) fn decode(text: &[u8], into: &mut [u8]) -> Option<usize> {
+    if text.is_empty() || text.len() % 4 != 0 || text.len() / 4 * 3 > into.len() {
+        return None;
+    }
+    let padding = text
+        .iter()
+        .rev()
+        .take(2)
+        .take_while(|&&byte| byte == b'=')
+        .count();
+    let (digits, _) = text.split_at(text.len() - padding);
+    let mut len = 0;
+    for group in digits.chunks(4) {
+        let mut bits = 0u32;
+        for &digit in group {
+            let value = VALUE_OF_DIGIT[usize::from(digit)];
+            if value == u8::MAX {
+                return None;
+            }
+            bits = bits << 6 | u32::from(value);
+        }
+        bits <<= 6 * (4 - group.len());
+        let bytes = group.len() * 3 / 4;
+        into[len..len + bytes].copy_from_slice(&bits.to_be_bytes()[1..1 + bytes]);
+        len += bytes;
+    }
+    Some(len)
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+const VALUE_OF_DIGIT: [u8; 256] = {
+    let mut table = [u8::MAX; 256];
+    let mut value = 0;
+    while value < DIGITS.len() {
+        table[DIGITS[value] as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vectors_of_rfc_4648() {
+        let mut into = [0; 8];
+        for (text, want) in [
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYmFy", "foobar"),
+        ] {
+            let len = decode(text.as_bytes(), &mut into).expect(text);
+            assert_eq!(&into[..len], want.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_base64_is_refused() {
+        let mut into = [0; 8];
+        for text in [
+            "",
+            "Zg",
+            "Zg=",
+            "Z===",
+            "====",
+            "Zm9v!m9v",
+            "Zg==Zg==",
+            "Zm9vYmFyZm9v",
+        ] {
+            assert_eq!(decode(text.as_bytes(), &mut into), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A connection's output: bytes that wait to be written to its socket.
+//!
+//! All of its capacity is initialised all the time, so that a value can be read from a medium
+//! straight into it by safe code. What it never does: scan, or copy byte by byte.
+
+/// A growable queue of bytes: appended at the end, consumed from the front.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// Initialised through and through; its length is the capacity of the queue.
+    buf: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// The first allocation in bytes.
+const CAPACITY_MIN: usize = 4 << 10;
+/// An empty buffer larger than this gives its memory back.
+const CAPACITY_IDLE_MAX: usize = 256 << 10;
+
+impl Out {
+    /// An empty queue without memory.
+    pub const fn new() -> Out {
+        Out {
+            buf: Vec::new(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Appends `n` bytes for the caller to fill. Until then they hold old output.
+    #[inline]
+    pub fn space(&mut self, n: usize) -> &mut [u8] {
+        if self.buf.len() - self.end < n {
+            self.grow(n);
+        }
+        let from = self.end;
+        self.end += n;
+        &mut self.buf[from..from + n]
+    }
+
+    /// Appends `bytes`.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.space(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Appends one byte.
+    #[inline]
+    pub fn put_byte(&mut self, byte: u8) {
+        self.space(1)[0] = byte;
+    }
+
+    /// Appends a number in decimal.
+    #[inline]
+    pub fn put_number(&mut self, number: u64) {
+        self.put(itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// How many bytes are pending: a place to [`truncate`](Out::truncate) to. It stays good until
+    /// the next [`consume`](Out::consume).
+    #[inline]
+    pub fn mark(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Takes back everything behind `mark`. A mark that is not behind the end changes nothing.
+    #[inline]
+    pub fn truncate(&mut self, mark: usize) {
+        self.end = self.end.min(self.start + mark);
+    }
+
+    /// The bytes that wait, oldest first.
+    #[inline]
+    pub fn pending(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// How many bytes wait.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// How many bytes of memory it holds.
+    pub fn capacity(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Drops the first `n` pending bytes: they were written. An emptied buffer that has grown large
+    /// gives its memory back.
+    ///
+    /// Panics where fewer than `n` bytes are pending.
+    #[inline]
+    pub fn consume(&mut self, n: usize) {
+        assert!(
+            n <= self.len(),
+            "{n} bytes consumed of {} pending",
+            self.len()
+        );
+        self.start += n;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            if self.buf.len() > CAPACITY_IDLE_MAX {
+                self.buf = Vec::new();
+            }
+        }
+    }
+
+    /// Makes room for `n` more bytes: moves what is pending to the front, and doubles the memory
+    /// where it would still be more than half full.
+    #[cold]
+    fn grow(&mut self, n: usize) {
+        let pending = self.len();
+        let wanted = pending + n;
+        self.buf.copy_within(self.start..self.end, 0);
+        self.start = 0;
+        self.end = pending;
+        if wanted > self.buf.len() / 2 {
+            let capacity = wanted
+                .next_power_of_two()
+                .max(self.buf.len() * 2)
+                .max(CAPACITY_MIN);
+            self.buf.resize(capacity, 0);
+        }
+    }
+}
