@@ -1,1 +1,27 @@
-//! nyx-store: header to be written with the room.
+//! Keeps: a tenant's items. Headers and keys lie in DRAM, values on the medium (NyxCache section
+//! 3.5), both in log-structured segments; the hash index of `nyx-index` finds them.
+//!
+//! What it never does: touch a medium except through a [`nyx_gate::Lane`], read a clock, start a
+//! thread, draw a random number, allocate on the path of a GET or a SET, evict another tenant's
+//! items, or use more than [`StoreConfig::size`] bytes.
+//!
+//! * [`Store`]: one tenant's items, shared by all workers. [`Writer`]: one worker's open segments.
+//! * [`Eras`]: when memory that was freed may be used again.
+//! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
+
+mod config;
+mod eras;
+mod item;
+mod request;
+mod store;
+mod writer;
+
+pub use config::{Eviction, Layout, StoreConfig, StoreError};
+pub use eras::Eras;
+pub use item::Item;
+pub use request::{
+    Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
+    Value,
+};
+pub use store::Store;
+pub use writer::Writer;

@@ -1,0 +1,164 @@
+//! What a store is made from, and why it may refuse to be made.
+
+use nyx_media::MediaError;
+use std::fmt;
+use std::str::FromStr;
+
+/// The shape of one tenant's store.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// All bytes that the tenant may use: values, keys, index and tables together.
+    pub size: u64,
+    /// Where its range on the medium begins, in bytes; a multiple of `segment_bytes` is best.
+    pub medium_base: u64,
+    /// The length of its range on the medium in bytes. `size` is enough for any mix of items.
+    pub medium_len: u64,
+    /// Bytes of values per segment: a power of two, 64 KiB to 1 GiB.
+    pub segment_bytes: u32,
+    /// The longest value in bytes that is accepted; at most `segment_bytes` and 16 MiB - 1.
+    pub item_len_max: u32,
+    /// Which items go when the tenant is full.
+    pub eviction: Eviction,
+    /// Where keys lie.
+    pub layout: Layout,
+    /// How many workers will share the store.
+    pub workers: u16,
+    /// Seeds the hash of keys, so that clients cannot aim at one bucket.
+    pub hash_seed: u64,
+}
+
+/// Which items go when a tenant is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Eviction {
+    /// The oldest segment, whole.
+    Fifo,
+    /// The oldest segment; items that were accessed since they were written are written again, once
+    /// (CLOCK, an approximation of LRU).
+    Lru,
+    /// The oldest segment, except its items that are among the frequently used.
+    Lfu,
+    /// A small queue, a main queue and a ghost queue (Yang et al., "FIFO queues are all you need
+    /// for cache eviction", SOSP'23).
+    #[default]
+    S3Fifo,
+    /// Several old segments into one that keeps the most frequent per byte (Yang et al.,
+    /// "Segcache", NSDI'21).
+    Merge,
+}
+
+impl Eviction {
+    /// Every policy, in the order of the documentation.
+    pub const ALL: [Eviction; 5] = [
+        Eviction::Fifo,
+        Eviction::Lru,
+        Eviction::Lfu,
+        Eviction::S3Fifo,
+        Eviction::Merge,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Eviction::Fifo => "fifo",
+            Eviction::Lru => "lru",
+            Eviction::Lfu => "lfu",
+            Eviction::S3Fifo => "s3-fifo",
+            Eviction::Merge => "merge",
+        }
+    }
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Eviction {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Eviction, StoreError> {
+        Eviction::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| StoreError::UnknownEviction(text.to_owned()))
+    }
+}
+
+/// Where keys lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Header and key in DRAM, value on the medium by non-temporal stores (NyxCache section 3.5).
+    #[default]
+    Split,
+    /// Header, key and value together on the medium by cached stores: the unoptimised store that
+    /// NyxCache's Figure 4 compares with.
+    Inline,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Layout::Split => "split",
+            Layout::Inline => "inline",
+        })
+    }
+}
+
+impl FromStr for Layout {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Layout, StoreError> {
+        match text {
+            "split" => Ok(Layout::Split),
+            "inline" => Ok(Layout::Inline),
+            _ => Err(StoreError::UnknownLayout(text.to_owned())),
+        }
+    }
+}
+
+/// Why a store cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Not the name of an eviction policy.
+    #[error("{0:?} is no eviction policy: choose fifo, lru, lfu, s3-fifo or merge")]
+    UnknownEviction(String),
+    /// Not the name of a layout.
+    #[error("{0:?} is no layout: choose split or inline")]
+    UnknownLayout(String),
+    /// A segment must be a power of two within bounds.
+    #[error("a segment of {0} B is not a power of two from 64 KiB to 1 GiB")]
+    SegmentBytes(u32),
+    /// The largest item must fit a segment.
+    #[error("items of up to {item} B do not fit segments of {segment} B (and 16 MiB - 1 at most)")]
+    ItemLenMax {
+        /// The asked `item_len_max`.
+        item: u32,
+        /// The asked `segment_bytes`.
+        segment: u32,
+    },
+    /// The budget does not hold the segments that the workers keep open.
+    #[error(
+        "{size} B are too few: with segments of {segment} B and {workers} workers it takes {needed} B"
+    )]
+    TooSmall {
+        /// The asked `size` in bytes.
+        size: u64,
+        /// The asked `segment_bytes`.
+        segment: u32,
+        /// How many workers.
+        workers: u16,
+        /// The least `size` in bytes.
+        needed: u64,
+    },
+    /// Places have 32 bits.
+    #[error("{size} B are too many for one tenant: at most {most} B in this layout")]
+    TooLarge {
+        /// The asked size in bytes.
+        size: u64,
+        /// The most in bytes.
+        most: u64,
+    },
+    /// DRAM for keys or the index cannot be reserved.
+    #[error("no memory for keys or index: {0}")]
+    Memory(#[from] MediaError),
+}
