@@ -3,7 +3,6 @@
 //! arises on the path of a request: accesses to a medium do not fail.
 
 use std::io;
-use std::path::PathBuf;
 
 /// Why a medium, a reserved region, a model or a profile could not be had.
 #[derive(Debug, thiserror::Error)]

@@ -11,9 +11,12 @@
 //! * `profile`: MaxIOPS by operation and size, its file and its rate card.
 //! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
 
+pub mod clock;
 pub mod dram;
 mod error;
+pub mod prim;
 
+pub use clock::TscClock;
 pub use dram::Region;
 pub use error::MediaError;
 
