@@ -1,1 +1,38 @@
-//! nyx-index: header to be written with the room.
+//! Finds: from the hash of a key to the place of its item.
+//!
+//! What it never does: read the bytes of a key or a value. Tags tell most keys apart; the rest is
+//! asked of a callback that knows where items lie. It also allocates nothing after it was made
+//! (growth touches memory that was reserved before) and frees nothing: what a reader may still look
+//! at is its caller's business.
+//!
+//! * [`hash`]: the table of cache-line buckets in DRAM that every tenant has (NyxCache section 3.5
+//!   keeps the index of its Pelikan store in DRAM).
+
+pub mod hash;
+mod sync;
+
+pub use hash::{Full, Guard, Hash, HashShape, Slot};
+
+/// Where an item lies, in units of 8 bytes. Only the item's keeper knows in what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(pub u32);
+
+/// What every index can do; how items are put into one differs by kind.
+pub trait Index {
+    /// The place of the item whose key hashes to `hash` and of which `is_it` says so.
+    fn find(&self, hash: u64, is_it: impl FnMut(Place) -> bool) -> Option<Place>;
+
+    /// Asks for the memory that [`Index::find`] will read first to be brought near.
+    fn prefetch(&self, hash: u64);
+
+    /// How many places it holds; exact while nobody changes it.
+    fn len(&self) -> u64;
+
+    /// Whether it holds none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of memory that it uses.
+    fn bytes(&self) -> u64;
+}

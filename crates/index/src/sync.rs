@@ -1,0 +1,32 @@
+//! The one switch between real atomics and loom's, so that a model checker can drive the very code
+//! that serves. It adds nothing of its own except how to wait.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Waits a little for another thread that does bounded work; after some turns it lets the operating
+/// system run that thread, since it may have been preempted.
+pub(crate) struct Wait {
+    #[cfg(not(loom))]
+    backoff: crossbeam_utils::Backoff,
+}
+
+impl Wait {
+    #[inline]
+    pub(crate) fn new() -> Wait {
+        Wait {
+            #[cfg(not(loom))]
+            backoff: crossbeam_utils::Backoff::new(),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn turn(&mut self) {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        self.backoff.snooze();
+    }
+}
