@@ -56,12 +56,16 @@ errors! {
     MemlimitNotMib => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
     /// `watch`: there is no log stream on this port.
     WatchNotAllowed => "CLIENT_ERROR watch commands not allowed",
+    /// `slabs reassign`: there are no slabs.
+    SlabReassign => "CLIENT_ERROR slab reassignment disabled",
+    /// `lru_crawler` with a job: there is no crawler.
+    Crawler => "CLIENT_ERROR lru crawler disabled",
+    /// A request of a browser; the connection closes before its body can be taken for requests.
+    Http => "ERROR",
     /// A meta flag that does not exist.
     FlagInvalid => "CLIENT_ERROR invalid flag",
     /// A meta flag that stands twice.
     FlagDuplicate => "CLIENT_ERROR duplicate flag",
-    /// More meta flags than a request may have.
-    FlagsTooMany => "CLIENT_ERROR options flags are too long",
     /// A meta flag's token that is no number.
     FlagToken => "CLIENT_ERROR bad token in command line format",
     /// An opaque token of more than 31 bytes.
@@ -99,7 +103,7 @@ impl ProtoError {
     /// no longer be known.
     #[inline]
     pub fn closes(self) -> bool {
-        matches!(self.kind, ErrorKind::LineTooLong)
+        matches!(self.kind, ErrorKind::LineTooLong | ErrorKind::Http)
     }
 }
 

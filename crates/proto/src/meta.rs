@@ -32,6 +32,12 @@ impl FlagSet {
         self.0 & FlagSet::bit(letter) != 0
     }
 
+    /// Whether there is a flag with this letter.
+    #[inline]
+    pub const fn is_flag(letter: u8) -> bool {
+        BIT_OF_LETTER[letter as usize] != u8::MAX
+    }
+
     /// Puts the flag with this letter into the set; says whether it is new there.
     #[inline]
     pub(crate) fn insert(&mut self, letter: u8) -> bool {
@@ -47,8 +53,7 @@ impl FlagSet {
         self.0 & other.0 == 0
     }
 
-    /// The bit of a flag, 0 for a letter that is none: lower case in the low half, upper case in
-    /// the high half, each by its rank among the letters that are flags.
+    /// The bit of a flag: its rank in [`FLAGS`]; 0 for a letter that is none.
     #[inline]
     const fn bit(letter: u8) -> u32 {
         match BIT_OF_LETTER[letter as usize] {
@@ -120,7 +125,7 @@ impl<'a> MetaHead<'a> {
     }
 
     /// Whether the usual answer of this command is not sent (flag `q`): `EN` of `mg`, `HD` of `ms`
-    /// and `ma`, `HD` and `NF` of `md`. The functions of [`crate::reply`] heed it.
+    /// and `md`, `HD` and `VA` of `ma`. The functions of [`crate::reply`] heed it.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.flags.has(b'q')

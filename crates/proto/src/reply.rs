@@ -3,7 +3,8 @@
 //! What it never does: decide what the answer is. Meta answers repeat the flags in the order in
 //! which the request named them, and heed the quiet flag.
 
-use crate::{MetaHead, Out, ProtoError};
+use crate::parse::words::take_word;
+use crate::{FlagSet, MetaHead, Out, ProtoError};
 
 macro_rules! lines {
     ($($(#[$doc:meta])* $name:ident $line:literal;)*) => {
@@ -49,6 +50,10 @@ lines! {
     auth_failure "CLIENT_ERROR authentication failure";
     /// The answer to `mn`.
     meta_noop "MN";
+    /// A `shutdown` that is not allowed.
+    shutdown_disabled "ERROR: shutdown not enabled";
+    /// A `cache_memlimit` that cannot be met.
+    memlimit_failed "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
     /// A miss of `me`.
     meta_debug_miss "EN";
 }
@@ -95,8 +100,8 @@ pub fn version(out: &mut Out, version: &str) {
 
 /// One figure: `STAT <name> <value>`.
 pub fn stat(out: &mut Out, name: &str, value: impl std::fmt::Display) {
-    let line = format!("STAT {name} {value}\r\n");
-    out.put(line.as_bytes());
+    // Not a hot path: the allocation spares every caller a buffer.
+    out.put(format!("STAT {name} {value}\r\n").as_bytes());
 }
 
 /// `VALUE <key> <flags> <len> [<cas>]`: the line before a value of `len` bytes; behind the value
@@ -140,22 +145,6 @@ pub struct MetaFacts {
     pub won_before: bool,
 }
 
-/// A hit of `mg` with its value wanted, or of `ma` with `v`: `VA <len> <flags>*`. Behind it go the
-/// value of `facts.len` bytes and [`crlf`].
-pub fn meta_value(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
-    let _ = (out, head, facts);
-}
-
-/// A hit of `mg` or `ma` without its value: `HD <flags>*`.
-pub fn meta_hit(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
-    let _ = (out, head, facts);
-}
-
-/// A miss of `mg`: `EN`; nothing in quiet mode.
-pub fn meta_miss(out: &mut Out, head: &MetaHead<'_>) {
-    let _ = (out, head);
-}
-
 /// How a meta request ended that neither hit nor stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaStatus {
@@ -167,29 +156,189 @@ pub enum MetaStatus {
     NotFound,
 }
 
-/// A store of `ms` that took place: `HD <flags>*`; nothing in quiet mode.
+/// The flags that the answers of each command repeat.
+const RETURNS_OF_GET: FlagSet = FlagSet::of(b"cfhklOst");
+const RETURNS_OF_SET: FlagSet = FlagSet::of(b"ckOs");
+const RETURNS_OF_ARITH: FlagSet = FlagSet::of(b"ckOt");
+const RETURNS_OF_MISS: FlagSet = FlagSet::of(b"kO");
+
+/// A hit of `mg` with its value: `VA <len> <flag>*`. Behind it go the value of `facts.len` bytes and
+/// [`crlf`].
+pub fn meta_value(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
+    out.put(b"VA ");
+    out.put_number(facts.len as u64);
+    meta_get_returns(out, head, facts);
+}
+
+/// A hit of `mg` without its value: `HD <flag>*`.
+pub fn meta_hit(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
+    out.put(b"HD");
+    meta_get_returns(out, head, facts);
+}
+
+/// A miss of `mg`: `EN <flag>*`; nothing in quiet mode.
+pub fn meta_miss(out: &mut Out, head: &MetaHead<'_>) {
+    if !head.is_quiet() {
+        out.put(b"EN");
+        returns(out, head, RETURNS_OF_MISS, &MetaFacts::default());
+        crlf(out);
+    }
+}
+
+/// A store of `ms` that took place: `HD <flag>*`; nothing in quiet mode. `cas` and `len` are the
+/// item's new ones.
 pub fn meta_stored(out: &mut Out, head: &MetaHead<'_>, cas: u64, len: usize) {
-    let _ = (out, head, cas, len);
+    if !head.is_quiet() {
+        out.put(b"HD");
+        returns(
+            out,
+            head,
+            RETURNS_OF_SET,
+            &MetaFacts {
+                cas,
+                len,
+                ..MetaFacts::default()
+            },
+        );
+        crlf(out);
+    }
 }
 
-/// A deletion or invalidation of `md` that took place: `HD <flags>*`; nothing in quiet mode.
+/// A store of `ms`, of `len` bytes, that did not take place: `NS`, `EX` or `NF`, also in quiet mode.
+/// The cas value that `c` asks for is 0, as in memcached.
+pub fn meta_store_failed(out: &mut Out, head: &MetaHead<'_>, status: MetaStatus, len: usize) {
+    put_status(out, status);
+    returns(
+        out,
+        head,
+        RETURNS_OF_SET,
+        &MetaFacts {
+            len,
+            ..MetaFacts::default()
+        },
+    );
+    crlf(out);
+}
+
+/// A deletion or invalidation of `md` that took place: `HD <flag>*`; nothing in quiet mode.
 pub fn meta_deleted(out: &mut Out, head: &MetaHead<'_>) {
-    let _ = (out, head);
+    if !head.is_quiet() {
+        out.put(b"HD");
+        returns(out, head, RETURNS_OF_MISS, &MetaFacts::default());
+        crlf(out);
+    }
 }
 
-/// An `ma` that took place: `HD <flags>*` or `VA <len> <flags>*` and the new value; nothing in quiet
-/// mode.
+/// An `ma` that took place: `HD <flag>*`, or `VA <len> <flag>*` and the new value where the client
+/// wants it; nothing in quiet mode.
 pub fn meta_arith(out: &mut Out, head: &MetaHead<'_>, value: u64, facts: &MetaFacts) {
-    let _ = (out, head, value, facts);
+    if head.is_quiet() {
+        return;
+    }
+    let wants_value = head.flags().has(b'v');
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(value).as_bytes();
+    if wants_value {
+        out.put(b"VA ");
+        out.put_number(digits.len() as u64);
+    } else {
+        out.put(b"HD");
+    }
+    returns(out, head, RETURNS_OF_ARITH, facts);
+    crlf(out);
+    if wants_value {
+        out.put(digits);
+        crlf(out);
+    }
 }
 
-/// A meta store, deletion or arithmetic that did not take place: `NS`, `EX` or `NF`.
+/// An `md` or `ma` that did not take place: `NS`, `EX` or `NF`, also in quiet mode.
 pub fn meta_status(out: &mut Out, head: &MetaHead<'_>, status: MetaStatus) {
-    let _ = (out, head, status);
+    put_status(out, status);
+    returns(out, head, RETURNS_OF_MISS, &MetaFacts::default());
+    crlf(out);
 }
 
-/// What `me` tells of an item: `ME <key> <name>=<value>*`. `exp` is the remaining time to live in
-/// seconds, -1 for ever; `class` is whatever the store groups items by.
+/// What `me` tells of an item: `ME <key> <name>=<value>*`. `class` is whatever the store groups items
+/// by, `size` all of the item in bytes.
 pub fn meta_debug(out: &mut Out, key: &[u8], facts: &MetaFacts, class: u32, size: usize) {
-    let _ = (out, key, facts, class, size);
+    out.put(b"ME ");
+    out.put(key);
+    out.put(b" exp=");
+    put_ttl(out, facts.ttl_s);
+    out.put(b" la=");
+    out.put_number(u64::from(facts.idle_s));
+    out.put(b" cas=");
+    out.put_number(facts.cas);
+    out.put(if facts.hit_before {
+        b" fetch=yes"
+    } else {
+        b" fetch=no"
+    });
+    out.put(b" cls=");
+    out.put_number(u64::from(class));
+    out.put(b" size=");
+    out.put_number(size as u64);
+    crlf(out);
+}
+
+fn put_status(out: &mut Out, status: MetaStatus) {
+    out.put(match status {
+        MetaStatus::NotStored => b"NS",
+        MetaStatus::Exists => b"EX",
+        MetaStatus::NotFound => b"NF",
+    });
+}
+
+/// The rest of an `mg` hit's line, with the flags that nobody asks for behind the others.
+fn meta_get_returns(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
+    returns(out, head, RETURNS_OF_GET, facts);
+    if facts.won_before {
+        out.put(b" Z");
+    }
+    if facts.stale {
+        out.put(b" X");
+    }
+    if facts.won {
+        out.put(b" W");
+    }
+    crlf(out);
+}
+
+/// Those of the request's flags that are in `which`, in the request's order, each behind a blank.
+fn returns(out: &mut Out, head: &MetaHead<'_>, which: FlagSet, facts: &MetaFacts) {
+    if head.flags().is_disjoint(which) {
+        return;
+    }
+    let mut tokens = head.tokens();
+    while let Some(token) = take_word(&mut tokens) {
+        let letter = token[0];
+        if !which.has(letter) {
+            continue;
+        }
+        out.put(&[b' ', letter]);
+        match letter {
+            b'O' => out.put(&token[1..]),
+            b'k' => {
+                out.put(head.key());
+                if head.is_base64() {
+                    out.put(b" b");
+                }
+            }
+            b'c' => out.put_number(facts.cas),
+            b'f' => out.put_number(u64::from(facts.client_flags)),
+            b's' => out.put_number(facts.len as u64),
+            b't' => put_ttl(out, facts.ttl_s),
+            b'l' => out.put_number(u64::from(facts.idle_s)),
+            b'h' => out.put_byte(b'0' + u8::from(facts.hit_before)),
+            _ => unreachable!("flag {} has no answer", letter.escape_ascii()),
+        }
+    }
+}
+
+fn put_ttl(out: &mut Out, ttl_s: Option<u32>) {
+    match ttl_s {
+        Some(ttl_s) => out.put_number(u64::from(ttl_s)),
+        None => out.put(b"-1"),
+    }
 }
