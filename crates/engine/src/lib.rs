@@ -1,1 +1,32 @@
-//! nyx-engine: header to be written with the room.
+//! Runs: tenants, their budgets and their commands. What the NyxCache paper calls the controller
+//! (section 3.1) and the cache instances that it governs.
+//!
+//! What it never does: open a socket, start a thread, read a clock, draw a random number. The server
+//! drives it from threads, the simulator from a loop; both run the very same code.
+//!
+//! The road of a command through it: [`Engine::request`] binds a parsed command to its tenant and
+//! hashes its key, the `warm_*` calls bring what it will touch near, [`Engine::execute`] does it. A
+//! command whose tenant has had its part comes back as [`Outcome::Held`] and is asked again later;
+//! nothing waits inside.
+//!
+//! * [`config`]: what an engine is made from. [`session`]: what a connection may reach.
+//! * [`tenant`]: one cache instance. [`counters`]: its figures. [`stats`]: as clients ask for them.
+//! * [`control`]: the tick: accounts in, policy, budgets out.
+
+mod change;
+pub mod config;
+pub mod control;
+pub mod counters;
+mod engine;
+mod meta;
+mod retrieve;
+pub mod session;
+pub mod stats;
+pub mod tenant;
+mod worker;
+
+pub use config::{EngineConfig, EngineError, HoldAction, TenantConfig};
+pub use engine::{Engine, Outcome, Request};
+pub use session::{Binding, Session, User, Users};
+pub use tenant::Tenant;
+pub use worker::Worker;

@@ -69,14 +69,14 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The default shape of a limit: remember up to a second, catch up at 0.3 % of the device above
+    /// The default shape of a limit: remember up to a quarter second, catch up at 0.3 % of the device above
     /// the limit, and let no burst be longer than 0.6 ms of device time. In any 100 ms that makes
     /// 0.9 % of the device above the limit at most; the last 0.1 % is for leases and the access that
     /// overdraws one, so that the promise is: limit + 1 % of the device in any 100 ms.
     pub fn sustained(rate: Rate) -> Limit {
         Limit {
             sustained: rate,
-            memory: Nanos::from_secs(1),
+            memory: Nanos::from_millis(250),
             peak: Rate(rate.0.saturating_add(CATCH_UP.0)),
             burst: DevicePs(BURST.0.min(rate.earned(Nanos::from_millis(10)).max(1))),
         }

@@ -1,0 +1,90 @@
+//! What an engine is made from, and why it may refuse.
+
+use nyx_base::Bytes;
+use nyx_gate::Device;
+use nyx_policy::Policy;
+use nyx_store::{Eviction, Layout, StoreError};
+use std::sync::Arc;
+
+/// Everything that an engine runs on. Devices and prices are made by the driver.
+pub struct EngineConfig {
+    /// The devices.
+    pub devices: Vec<Arc<Device>>,
+    /// The tenants; a tenant's id is its place here.
+    pub tenants: Vec<TenantConfig>,
+    /// Who decides. Its tenants are in the same order.
+    pub policy: Box<dyn Policy>,
+    /// How many workers there will be.
+    pub workers: u16,
+    /// Seeds the hashes of keys; random in the server, fixed in the simulator.
+    pub hash_seed: u64,
+}
+
+/// One tenant.
+#[derive(Clone, Debug)]
+pub struct TenantConfig {
+    /// Its name in configuration and figures.
+    pub name: String,
+    /// Which device, by place.
+    pub device: usize,
+    /// All that it may occupy.
+    pub size: Bytes,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// The longest value in bytes.
+    pub item_len_max: u32,
+    /// Who leaves when it is full.
+    pub eviction: Eviction,
+    /// Where keys lie.
+    pub layout: Layout,
+    /// What happens when its budget is used up.
+    pub hold: HoldAction,
+}
+
+/// What happens to a request whose tenant has had its part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HoldAction {
+    /// It waits.
+    #[default]
+    Delay,
+    /// It is answered `SERVER_ERROR 307 busy`.
+    Reject,
+}
+
+/// Why an engine cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A tenant names a device that is not there.
+    #[error("tenant {tenant:?} names device {device}, but there are {devices}")]
+    NoSuchDevice {
+        /// The tenant's name.
+        tenant: String,
+        /// The place it names.
+        device: usize,
+        /// How many there are.
+        devices: usize,
+    },
+    /// The tenants of a device do not fit on it.
+    #[error("device {device:?} has {len}; tenant {tenant:?} needs {size} and only {left} are left")]
+    DeviceFull {
+        /// The device's name.
+        device: String,
+        /// Its size.
+        len: Bytes,
+        /// The first tenant that does not fit.
+        tenant: String,
+        /// What it asked for.
+        size: Bytes,
+        /// What was left for it.
+        left: Bytes,
+    },
+    /// A tenant's store refused its configuration.
+    #[error("tenant {tenant:?}: {source}")]
+    Store {
+        /// The tenant's name.
+        tenant: String,
+        /// Why.
+        source: StoreError,
+    },
+}

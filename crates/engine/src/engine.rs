@@ -1,0 +1,410 @@
+//! The engine itself: makes tenants, binds commands to them, hands each to the module that does it.
+
+use crate::config::{EngineConfig, EngineError};
+use crate::control::Controller;
+use crate::counters::Counters;
+use crate::session::Session;
+use crate::tenant::Tenant;
+use crate::worker::Worker;
+use nyx_base::{Bytes, Clock, Instant, Now, TenantId, WorkerId};
+use nyx_gate::{Device, Gate, Lane, Tolls};
+use nyx_proto::{Command, KeyBuf, Limits, Out, reply};
+use nyx_store::{Eras, KeyHash, Store, StoreConfig, Writer};
+use std::sync::{Arc, Mutex};
+
+/// The tenants of a process and who decides over them. Shared by all workers.
+pub struct Engine {
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) eras: Arc<Eras>,
+    pub(crate) controller: Mutex<Controller>,
+    workers: u16,
+}
+
+/// A command, its tenant and its key's hash.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub(crate) command: Command<'a>,
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) hash: KeyHash,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered, unless the client wanted no answer.
+    Done,
+    /// Its tenant must wait: execute the same request again at `until`. What it had answered so far
+    /// may be sent.
+    Held {
+        /// Whose budget is used up.
+        tenant: TenantId,
+        /// When to ask again; [`Instant::NEVER`] means when the controller has ticked.
+        until: Instant,
+    },
+    /// Close the connection once its output is written.
+    Close,
+    /// The driver is to answer statistics: see [`crate::stats`].
+    Stats,
+    /// The client asks the process to stop.
+    Shutdown,
+}
+
+/// How one step inside a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Done,
+    Wait(Instant),
+    Busy,
+}
+
+/// A tenant and a worker's hands on it, for the length of one command.
+pub(crate) struct Cx<'e, 'w> {
+    pub(crate) tenant: &'e Tenant,
+    pub(crate) store: &'e Store,
+    pub(crate) counters: &'e Counters,
+    pub(crate) lane: Lane<'w>,
+    pub(crate) writer: &'w mut Writer,
+    pub(crate) now: Now,
+}
+
+impl Cx<'_, '_> {
+    /// Whether the tenant may access its device now.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> Step {
+        match self.lane.gate(self.now.mono) {
+            Gate::Open => Step::Done,
+            Gate::Closed { .. } if self.tenant.rejects() => {
+                self.counters.rejected.add(1);
+                Step::Busy
+            }
+            Gate::Closed { until } => Step::Wait(until),
+        }
+    }
+}
+
+/// Ends a command as its step ended; a step that was refused is answered here.
+#[inline]
+pub(crate) fn conclude(tenant: TenantId, step: Step, out: &mut Out) -> Outcome {
+    match step {
+        Step::Done => Outcome::Done,
+        Step::Wait(until) => Outcome::Held { tenant, until },
+        Step::Busy => {
+            reply::busy(out);
+            Outcome::Done
+        }
+    }
+}
+
+impl Engine {
+    /// An engine, or why not.
+    pub fn new(config: EngineConfig) -> Result<Engine, EngineError> {
+        let eras = Arc::new(Eras::new(config.workers));
+        let mut used = vec![0u64; config.devices.len()];
+        let mut tenants = Vec::with_capacity(config.tenants.len());
+        for (i, tenant) in config.tenants.into_iter().enumerate() {
+            let Some(device) = config.devices.get(tenant.device) else {
+                let devices = config.devices.len();
+                return Err(EngineError::NoSuchDevice {
+                    tenant: tenant.name,
+                    device: tenant.device,
+                    devices,
+                });
+            };
+            let base = used[tenant.device];
+            let len = medium_len(tenant.size.0, tenant.segment_bytes);
+            let left = device.media.len().saturating_sub(base);
+            if len > left {
+                return Err(EngineError::DeviceFull {
+                    device: device.name.clone(),
+                    len: Bytes(device.media.len()),
+                    tenant: tenant.name,
+                    size: Bytes(len),
+                    left: Bytes(left),
+                });
+            }
+            used[tenant.device] += len;
+            let store = StoreConfig {
+                size: tenant.size.0,
+                medium_base: base,
+                medium_len: len,
+                segment_bytes: tenant.segment_bytes,
+                item_len_max: tenant.item_len_max,
+                eviction: tenant.eviction,
+                layout: tenant.layout,
+                workers: config.workers,
+                hash_seed: config.hash_seed.wrapping_add(i as u64),
+            };
+            let store = Store::new(store, eras.clone()).map_err(|source| EngineError::Store {
+                tenant: tenant.name.clone(),
+                source,
+            })?;
+            tenants.push(Tenant::new(
+                TenantId(i as u16),
+                tenant,
+                store,
+                config.workers,
+            ));
+        }
+        let controller = Mutex::new(Controller::new(config.policy, tenants.len()));
+        let engine = Engine {
+            tenants,
+            devices: config.devices,
+            eras,
+            controller,
+            workers: config.workers,
+        };
+        engine.control(Instant(0));
+        Ok(engine)
+    }
+
+    /// The hands of `worker`: make them once, on the thread that will use them.
+    pub fn worker(&self, worker: WorkerId, clock: Arc<dyn Clock>) -> Worker {
+        let mut tolls = Tolls::new(worker, clock);
+        for tenant in &self.tenants {
+            let device = self.devices[tenant.config.device].clone();
+            tolls.open(
+                tenant.id,
+                device,
+                tenant.account(worker),
+                tenant.budget.clone(),
+            );
+        }
+        let writers = self
+            .tenants
+            .iter()
+            .map(|tenant| tenant.store.writer(worker))
+            .collect();
+        Worker {
+            tolls,
+            writers,
+            eras: self.eras.clone(),
+            maintained: 0,
+        }
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> u16 {
+        self.workers
+    }
+
+    /// The tenants; a tenant's id is its place.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> &[Arc<Device>] {
+        &self.devices
+    }
+
+    /// What the parser should accept from a connection: the longest item of the tenants within its
+    /// reach. Each tenant's own store refuses what is too long for it.
+    pub fn limits(&self, session: &Session) -> Limits {
+        let within = session.tenants();
+        let longest = within
+            .iter()
+            .map(|t| self.tenants[t.index()].config.item_len_max)
+            .max();
+        Limits {
+            item_len_max: longest.unwrap_or(1 << 20) as usize,
+            ..Limits::default()
+        }
+    }
+
+    /// Binds a command to its tenant, hashes its first key and asks for its bucket.
+    #[inline]
+    pub fn request<'a>(&self, session: &Session, command: Command<'a>) -> Request<'a> {
+        let Some(key) = command.first_key() else {
+            return Request {
+                command,
+                tenant: session.sole_tenant(),
+                hash: KeyHash(0),
+            };
+        };
+        let mut scratch = KeyBuf::default();
+        let key = if command.is_base64() {
+            scratch.decode(key)
+        } else {
+            key
+        };
+        let tenant = session.tenant_of(key);
+        let hash = match tenant {
+            Some(tenant) => {
+                let store = &self.tenants[tenant.index()].store;
+                let hash = store.hash(key);
+                store.prefetch_bucket(hash);
+                hash
+            }
+            None => KeyHash(0),
+        };
+        Request {
+            command,
+            tenant,
+            hash,
+        }
+    }
+
+    /// Brings the request's item near, once its bucket is.
+    #[inline]
+    pub fn warm_item(&self, request: &Request<'_>) {
+        if let Some(tenant) = request.tenant {
+            self.tenants[tenant.index()]
+                .store
+                .prefetch_item(request.hash);
+        }
+    }
+
+    /// Brings the request's value near, once its item is.
+    #[inline]
+    pub fn warm_value(&self, worker: &mut Worker, request: &Request<'_>) {
+        let Some(tenant) = request.tenant else { return };
+        if matches!(request.command, Command::Get(_) | Command::MetaGet(_)) {
+            let store = &self.tenants[tenant.index()].store;
+            store.prefetch_value(&worker.tolls.lane(tenant), request.hash);
+        }
+    }
+
+    /// Does what the request says.
+    #[inline]
+    pub fn execute(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        request: &Request<'_>,
+        now: Now,
+        out: &mut Out,
+    ) -> Outcome {
+        if let Command::Get(get) = &request.command {
+            return match (get.count, request.tenant) {
+                (1, Some(tenant)) => self.get_one(worker, tenant, get, request.hash, now, out),
+                _ => self.get_many(worker, session, get, now, out),
+            };
+        }
+        match request.tenant {
+            Some(tenant) => self.execute_keyed(worker, tenant, request, now, out),
+            None => self.execute_unkeyed(session, request, out),
+        }
+    }
+
+    fn execute_keyed(
+        &self,
+        worker: &mut Worker,
+        tenant: TenantId,
+        request: &Request<'_>,
+        now: Now,
+        out: &mut Out,
+    ) -> Outcome {
+        let hash = request.hash;
+        let mut cx = self.cx(worker, tenant, now);
+        let step = match &request.command {
+            Command::Store(store) => cx.store(store, hash, out),
+            Command::Delete { key, noreply } => cx.delete(key, hash, *noreply, out),
+            Command::Arith {
+                key,
+                op,
+                delta,
+                noreply,
+            } => cx.arith(key, hash, *op, *delta, *noreply, out),
+            Command::Touch {
+                key,
+                exptime,
+                noreply,
+            } => cx.touch(key, hash, *exptime, *noreply, out),
+            Command::TooLarge(too_large) => cx.too_large(too_large, hash, out),
+            Command::MetaGet(meta) => cx.meta_get(meta, hash, out),
+            Command::MetaSet(meta) => cx.meta_set(meta, hash, out),
+            Command::MetaDelete(meta) => cx.meta_delete(meta, hash, out),
+            Command::MetaArith(meta) => cx.meta_arith(meta, hash, out),
+            Command::MetaDebug(meta) => cx.meta_debug(meta, hash, out),
+            Command::FlushAll { delay, noreply } => cx.flush_all(*delay, *noreply, out),
+            other => return unkeyed(other, out),
+        };
+        conclude(tenant, step, out)
+    }
+
+    /// Commands that no tenant within reach can take: those without a key, and keys that belong to
+    /// nobody here.
+    fn execute_unkeyed(&self, session: &Session, request: &Request<'_>, out: &mut Out) -> Outcome {
+        match &request.command {
+            Command::FlushAll { noreply, .. } => {
+                if !noreply {
+                    reply::client_error(
+                        out,
+                        "several tenants share this port: flush_all is refused",
+                    );
+                }
+                Outcome::Done
+            }
+            command if command.first_key().is_some() => {
+                debug_assert!(session.sole_tenant().is_none());
+                reply::client_error(out, "no tenant has this key's prefix");
+                Outcome::Done
+            }
+            command => unkeyed(command, out),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cx<'e, 'w>(
+        &'e self,
+        worker: &'w mut Worker,
+        tenant: TenantId,
+        now: Now,
+    ) -> Cx<'e, 'w> {
+        let id = worker.id();
+        let tenant = &self.tenants[tenant.index()];
+        let (lane, writer) = worker.hands(tenant.id);
+        Cx {
+            tenant,
+            store: &tenant.store,
+            counters: tenant.counters(id),
+            lane,
+            writer,
+            now,
+        }
+    }
+
+    /// Bounded housekeeping of one worker: frees what has expired, a tenant at a time. True where
+    /// there is more to do at once.
+    pub fn maintain(&self, worker: &mut Worker, now: Now) -> bool {
+        let at = worker.maintained % self.tenants.len().max(1);
+        let Some(tenant) = self.tenants.get(at) else {
+            return false;
+        };
+        let mut cx = self.cx(worker, tenant.id, now);
+        let more = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
+        if !more {
+            worker.maintained = at + 1;
+        }
+        more || worker.maintained < self.tenants.len() || {
+            worker.maintained = 0;
+            false
+        }
+    }
+}
+
+fn unkeyed(command: &Command<'_>, out: &mut Out) -> Outcome {
+    match command {
+        Command::Version => reply::version(out, env!("CARGO_PKG_VERSION")),
+        Command::MetaNoop => reply::meta_noop(out),
+        Command::Verbosity { noreply, .. } if *noreply => {}
+        Command::Verbosity { .. } => reply::ok(out),
+        Command::Stats { .. } => return Outcome::Stats,
+        Command::Quit => return Outcome::Close,
+        Command::Shutdown { .. } => return Outcome::Shutdown,
+        Command::CacheMemlimit { noreply, .. } => {
+            if !noreply {
+                reply::client_error(out, "a tenant's size is set by its configuration");
+            }
+        }
+        _ => reply::error(out),
+    }
+    Outcome::Done
+}
+
+/// How much of its device a tenant's range covers: its size, in whole segments.
+pub(crate) fn medium_len(size: u64, segment_bytes: u32) -> u64 {
+    let segment = u64::from(segment_bytes.max(1));
+    size.div_ceil(segment) * segment
+}

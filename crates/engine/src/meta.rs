@@ -1,0 +1,392 @@
+//! The meta commands: `mg ms md ma me` (memcached's protocol.txt, "Meta Commands").
+//!
+//! `mg` carries the protections against a stampede: an item that is missing (`N`), soon to expire
+//! (`R`) or stale is to be replaced by exactly one client, the one that *won*.
+
+use crate::change::{Arith, Change};
+use crate::engine::{Cx, Step};
+use nyx_base::UnixSeconds;
+use nyx_proto::reply::{self, MetaFacts, MetaStatus};
+use nyx_proto::{
+    Exptime, KeyBuf, MetaArith, MetaDebug, MetaDelete, MetaGet, MetaHead, MetaSet, Out, StoreVerb,
+};
+use nyx_store::{Condition, DeleteOutcome, Item, KeyHash, Put, PutOutcome, Side};
+
+impl<'e> Cx<'e, '_> {
+    fn end_of(&self, exptime: Exptime) -> UnixSeconds {
+        exptime.resolve(self.now.unix).at(self.now.unix)
+    }
+
+    fn condition(cas: Option<u64>) -> Condition {
+        cas.map_or(Condition::Always, Condition::CasIs)
+    }
+
+    pub(crate) fn meta_get(&mut self, meta: &MetaGet<'_>, hash: KeyHash, out: &mut Out) -> Step {
+        let mut scratch = KeyBuf::default();
+        let key = meta.head.decode_key(&mut scratch);
+        let now = self.now.unix;
+        let Some(item) = self.store.get(&mut self.lane, key, hash, now) else {
+            return self.meta_miss(meta, key, hash, out);
+        };
+        let wants_value =
+            meta.wants_value() && meta.cas().is_none_or(|cas| cas != item.cas(&mut self.lane));
+        if wants_value {
+            match self.turn() {
+                Step::Done => {}
+                other => return other,
+            }
+        }
+        self.count_meta_get(true);
+        let mut facts = self.facts(item, &meta.head);
+        self.judge_win(meta, item, &mut facts);
+        if let Some(ttl) = meta.ttl() {
+            let end = self.end_of(ttl);
+            facts.ttl_s = ttl_s(end, now);
+        }
+        match wants_value {
+            true => {
+                reply::meta_value(out, &meta.head, &facts);
+                item.read(&mut self.lane, out.space(facts.len));
+                reply::crlf(out);
+            }
+            false => reply::meta_hit(out, &meta.head, &facts),
+        }
+        if !meta.no_bump() {
+            item.mark_access(&mut self.lane, now);
+        }
+        if let Some(ttl) = meta.ttl() {
+            let end = self.end_of(ttl);
+            self.store
+                .touch(self.writer, &mut self.lane, key, hash, end, now);
+            self.counters.cmd_touch.add(1);
+            self.counters.touch_hits.add(1);
+        }
+        Step::Done
+    }
+
+    fn count_meta_get(&mut self, hit: bool) {
+        self.counters.cmd_meta.add(1);
+        self.counters.cmd_get.add(1);
+        match hit {
+            true => self.counters.get_hits.add(1),
+            false => self.counters.get_misses.add(1),
+        }
+    }
+
+    /// A miss; with `N` an empty item is made and the client wins. Where another client is quicker,
+    /// this one sees that client's item.
+    fn meta_miss(&mut self, meta: &MetaGet<'_>, key: &[u8], hash: KeyHash, out: &mut Out) -> Step {
+        let Some(ttl) = meta.vivify() else {
+            self.count_meta_get(false);
+            reply::meta_miss(out, &meta.head);
+            return Step::Done;
+        };
+        match self.turn() {
+            Step::Done => {}
+            other => return other,
+        }
+        let end = self.end_of(ttl);
+        let put = Put {
+            expiry: end,
+            condition: Condition::Absent,
+            cas: meta.cas_new(),
+            win_sent: true,
+            ..Put::set(key, hash, b"")
+        };
+        let mut facts = MetaFacts {
+            ttl_s: ttl_s(end, self.now.unix),
+            ..MetaFacts::default()
+        };
+        match self.put(&put) {
+            PutOutcome::Stored { cas } => (facts.cas, facts.won) = (cas, true),
+            PutOutcome::OutOfMemory => {
+                reply::out_of_memory(out);
+                return Step::Done;
+            }
+            _ => facts.won_before = true,
+        }
+        self.count_meta_get(false);
+        match meta.wants_value() {
+            true => {
+                reply::meta_value(out, &meta.head, &facts);
+                reply::crlf(out);
+            }
+            false => reply::meta_hit(out, &meta.head, &facts),
+        }
+        Step::Done
+    }
+
+    /// What is known of an item. The cas value is looked up only where it is asked for.
+    fn facts(&mut self, item: Item<'e>, head: &MetaHead<'_>) -> MetaFacts {
+        let now = self.now.unix;
+        MetaFacts {
+            cas: if head.flags().has(b'c') {
+                item.cas(&mut self.lane)
+            } else {
+                0
+            },
+            client_flags: item.flags(),
+            len: item.value_len(),
+            ttl_s: ttl_s(item.expiry(), now),
+            idle_s: now.0.saturating_sub(item.last_access(now).0),
+            hit_before: item.fetched(),
+            won: false,
+            stale: item.stale(),
+            won_before: item.win_sent(),
+        }
+    }
+
+    /// Whether this client is the one to replace the item: it is stale, or ends soon (`R`).
+    fn judge_win(&mut self, meta: &MetaGet<'_>, item: Item<'e>, facts: &mut MetaFacts) {
+        let now = self.now.unix;
+        let ends_soon = meta.recache().is_some_and(|within| {
+            item.expiry() != UnixSeconds::NEVER && item.expiry() < self.end_of(within).max(now)
+        });
+        if (facts.stale || ends_soon) && !facts.won_before {
+            facts.won = item.claim_win(&mut self.lane);
+            facts.won_before = !facts.won;
+        }
+    }
+
+    pub(crate) fn meta_set(&mut self, meta: &MetaSet<'_>, hash: KeyHash, out: &mut Out) -> Step {
+        match self.turn() {
+            Step::Done => {}
+            other => return other,
+        }
+        self.counters.cmd_meta.add(1);
+        let mut scratch = KeyBuf::default();
+        let key = meta.head.decode_key(&mut scratch);
+        let condition = match (meta.cas(), meta.verb) {
+            (Some(cas), _) if meta.invalidates() => Condition::CasOrStale(cas),
+            (Some(cas), _) => Condition::CasIs(cas),
+            (None, StoreVerb::Add) => Condition::Absent,
+            (None, StoreVerb::Replace) => Condition::Present,
+            (None, _) => Condition::Always,
+        };
+        let put = Put {
+            flags: meta.client_flags,
+            expiry: meta
+                .ttl()
+                .map_or(UnixSeconds::NEVER, |ttl| self.end_of(ttl)),
+            condition,
+            cas: meta.cas_new(),
+            ..Put::set(key, hash, meta.data)
+        };
+        let outcome = match meta.verb {
+            StoreVerb::Append => self.meta_extend(meta, &put, Side::Append),
+            StoreVerb::Prepend => self.meta_extend(meta, &put, Side::Prepend),
+            _ => self.put(&put),
+        };
+        if meta.cas().is_some() {
+            self.count_cas(outcome);
+        }
+        match outcome {
+            PutOutcome::Stored { cas } => reply::meta_stored(out, &meta.head, cas, meta.data.len()),
+            PutOutcome::NotStored => reply::meta_status(out, &meta.head, MetaStatus::NotStored),
+            PutOutcome::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
+            PutOutcome::NotFound => reply::meta_status(out, &meta.head, MetaStatus::NotFound),
+            PutOutcome::TooLarge => {
+                self.remove(key, hash, Condition::Always);
+                reply::too_large(out);
+            }
+            PutOutcome::OutOfMemory => reply::out_of_memory(out),
+        }
+        Step::Done
+    }
+
+    /// Appends or prepends; with `N` a missing item is made.
+    fn meta_extend(&mut self, meta: &MetaSet<'_>, put: &Put<'_>, side: Side) -> PutOutcome {
+        match (self.extend(put, side), meta.vivify()) {
+            (PutOutcome::NotStored, Some(ttl)) => {
+                let expiry = self.end_of(ttl);
+                self.put(&Put {
+                    expiry,
+                    condition: Condition::Absent,
+                    ..*put
+                })
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    pub(crate) fn meta_delete(
+        &mut self,
+        meta: &MetaDelete<'_>,
+        hash: KeyHash,
+        out: &mut Out,
+    ) -> Step {
+        if meta.clears_value() {
+            match self.turn() {
+                Step::Done => {}
+                other => return other,
+            }
+        }
+        self.counters.cmd_meta.add(1);
+        let mut scratch = KeyBuf::default();
+        let key = meta.head.decode_key(&mut scratch);
+        let condition = Self::condition(meta.cas());
+        let unix = self.now.unix;
+        let outcome = if meta.clears_value() {
+            self.clear_value(meta, key, hash)
+        } else if meta.invalidates() {
+            let end = meta.ttl().map(|ttl| self.end_of(ttl));
+            let lane = &mut self.lane;
+            self.store
+                .invalidate(self.writer, lane, key, hash, condition, end, unix)
+        } else {
+            self.remove(key, hash, condition)
+        };
+        self.count_delete(outcome);
+        match outcome {
+            DeleteOutcome::Deleted => reply::meta_deleted(out, &meta.head),
+            DeleteOutcome::NotFound => {
+                reply::meta_status(out, &meta.head, MetaStatus::NotFound);
+            }
+            DeleteOutcome::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
+        }
+        Step::Done
+    }
+
+    /// Flag `x`: the item stays, without value and client flags; with `I` it is stale too.
+    fn clear_value(&mut self, meta: &MetaDelete<'_>, key: &[u8], hash: KeyHash) -> DeleteOutcome {
+        loop {
+            let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+                return DeleteOutcome::NotFound;
+            };
+            let seen = item.cas(&mut self.lane);
+            if meta.cas().is_some_and(|asked| asked != seen) {
+                return DeleteOutcome::Exists;
+            }
+            let put = Put {
+                expiry: meta.ttl().map_or(item.expiry(), |ttl| self.end_of(ttl)),
+                condition: Condition::CasIs(seen),
+                cas: meta.cas_new(),
+                stale: meta.invalidates(),
+                ..Put::set(key, hash, b"")
+            };
+            match self.put(&put) {
+                // Somebody changed it meanwhile: look again.
+                PutOutcome::Exists => {}
+                PutOutcome::NotFound => return DeleteOutcome::NotFound,
+                _ => return DeleteOutcome::Deleted,
+            }
+        }
+    }
+
+    pub(crate) fn meta_arith(
+        &mut self,
+        meta: &MetaArith<'_>,
+        hash: KeyHash,
+        out: &mut Out,
+    ) -> Step {
+        match self.turn() {
+            Step::Done => {}
+            other => return other,
+        }
+        self.counters.cmd_meta.add(1);
+        let mut scratch = KeyBuf::default();
+        let key = meta.head.decode_key(&mut scratch);
+        let change = Change {
+            op: meta.op,
+            delta: meta.delta,
+            cas: meta.cas(),
+            cas_new: meta.cas_new(),
+            expiry: meta.ttl().map(|ttl| self.end_of(ttl)),
+        };
+        let mut result = self.change_number(key, hash, &change);
+        if let (Arith::NotFound, Some(ttl)) = (&result, meta.vivify()) {
+            result = self.create_number(meta, key, hash, self.end_of(ttl), &change);
+        }
+        self.count_arith(meta.op, &result);
+        self.answer_arith(meta, &result, change.expiry, out);
+        Step::Done
+    }
+
+    fn create_number(
+        &mut self,
+        meta: &MetaArith<'_>,
+        key: &[u8],
+        hash: KeyHash,
+        expiry: UnixSeconds,
+        change: &Change,
+    ) -> Arith {
+        let mut digits = itoa::Buffer::new();
+        let put = Put {
+            expiry,
+            condition: Condition::Absent,
+            cas: meta.cas_new(),
+            ..Put::set(key, hash, digits.format(meta.initial).as_bytes())
+        };
+        match self.put(&put) {
+            PutOutcome::Stored { cas } => Arith::Done {
+                value: meta.initial,
+                cas,
+            },
+            PutOutcome::NotStored => self.change_number(key, hash, change),
+            other => Arith::Failed(other),
+        }
+    }
+
+    fn answer_arith(
+        &mut self,
+        meta: &MetaArith<'_>,
+        result: &Arith,
+        expiry: Option<UnixSeconds>,
+        out: &mut Out,
+    ) {
+        match *result {
+            Arith::Done { value, cas } => {
+                let end = expiry.unwrap_or(UnixSeconds::NEVER);
+                let facts = MetaFacts {
+                    cas,
+                    ttl_s: ttl_s(end, self.now.unix),
+                    ..MetaFacts::default()
+                };
+                reply::meta_arith(out, &meta.head, value, &facts);
+            }
+            Arith::NotFound => reply::meta_status(out, &meta.head, MetaStatus::NotFound),
+            Arith::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
+            Arith::NotANumber => reply::non_numeric(out),
+            Arith::Failed(PutOutcome::TooLarge) => reply::too_large(out),
+            Arith::Failed(_) => reply::out_of_memory(out),
+        }
+    }
+
+    pub(crate) fn meta_debug(
+        &mut self,
+        meta: &MetaDebug<'_>,
+        hash: KeyHash,
+        out: &mut Out,
+    ) -> Step {
+        self.counters.cmd_meta.add(1);
+        let mut scratch = KeyBuf::default();
+        let key = if meta.base64 {
+            scratch.decode(meta.key)
+        } else {
+            meta.key
+        };
+        let now = self.now.unix;
+        let Some(item) = self.store.get(&mut self.lane, key, hash, now) else {
+            reply::meta_debug_miss(out);
+            return Step::Done;
+        };
+        let facts = MetaFacts {
+            cas: item.cas(&mut self.lane),
+            client_flags: item.flags(),
+            len: item.value_len(),
+            ttl_s: ttl_s(item.expiry(), now),
+            idle_s: now.0.saturating_sub(item.last_access(now).0),
+            hit_before: item.fetched(),
+            won: false,
+            stale: item.stale(),
+            won_before: item.win_sent(),
+        };
+        reply::meta_debug(out, meta.key, &facts, 1, key.len() + facts.len);
+        Step::Done
+    }
+}
+
+/// Seconds left to live; `None` for ever.
+fn ttl_s(end: UnixSeconds, now: UnixSeconds) -> Option<u32> {
+    (end != UnixSeconds::NEVER).then(|| end.0.saturating_sub(now.0))
+}

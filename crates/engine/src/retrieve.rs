@@ -1,0 +1,157 @@
+//! `get`, `gets`, `gat`, `gats`: one key, or many at once.
+//!
+//! A miss costs nothing and is never held (NyxCache section 4.2: "misses in look-aside caches are
+//! simply returned after checking the index"): the gate is asked only when an item was found.
+
+use crate::engine::{Cx, Engine, Outcome, Step, conclude};
+use crate::session::Session;
+use crate::worker::Worker;
+use arrayvec::ArrayVec;
+use nyx_base::{Now, TenantId};
+use nyx_proto::{Get, Out, reply};
+use nyx_store::{Item, KeyHash};
+
+/// How many keys of a multiget are looked up together: enough to hide a memory access behind the
+/// others', few enough to stay in the first cache.
+const WINDOW: usize = 16;
+
+/// A key of a multiget and its place in the request, from 1.
+struct Wanted<'a> {
+    key: &'a [u8],
+    tenant: TenantId,
+    hash: KeyHash,
+    place: u32,
+}
+
+impl Engine {
+    #[inline]
+    pub(crate) fn get_one(
+        &self,
+        worker: &mut Worker,
+        tenant: TenantId,
+        get: &Get<'_>,
+        hash: KeyHash,
+        now: Now,
+        out: &mut Out,
+    ) -> Outcome {
+        let mut cx = self.cx(worker, tenant, now);
+        let step = cx.get(get, get.first, hash, out);
+        if step == Step::Done {
+            reply::end(out);
+        }
+        conclude(tenant, step, out)
+    }
+
+    /// Keys may belong to several tenants; where one must wait, the request waits and later goes on
+    /// with the key at which it stopped.
+    pub(crate) fn get_many(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        get: &Get<'_>,
+        now: Now,
+        out: &mut Out,
+    ) -> Outcome {
+        let mut keys = get
+            .keys()
+            .zip(1u32..)
+            .skip(session.keys_done as usize)
+            .peekable();
+        while keys.peek().is_some() {
+            let mut window: ArrayVec<Wanted<'_>, WINDOW> = ArrayVec::new();
+            for (key, place) in keys.by_ref().take(WINDOW) {
+                // A key that belongs to nobody here is a miss.
+                if let Some(tenant) = session.tenant_of(key) {
+                    let store = &self.tenants[tenant.index()].store;
+                    let hash = store.hash(key);
+                    store.prefetch_bucket(hash);
+                    window.push(Wanted {
+                        key,
+                        tenant,
+                        hash,
+                        place,
+                    });
+                }
+            }
+            self.warm_window(worker, &window);
+            for wanted in &window {
+                let mut cx = self.cx(worker, wanted.tenant, now);
+                let step = cx.get(get, wanted.key, wanted.hash, out);
+                if step != Step::Done {
+                    session.keys_done = if step == Step::Busy {
+                        0
+                    } else {
+                        session.keys_done
+                    };
+                    return conclude(wanted.tenant, step, out);
+                }
+                session.keys_done = wanted.place;
+            }
+        }
+        session.keys_done = 0;
+        reply::end(out);
+        Outcome::Done
+    }
+
+    fn warm_window(&self, worker: &mut Worker, window: &[Wanted<'_>]) {
+        for &Wanted { tenant, hash, .. } in window {
+            self.tenants[tenant.index()].store.prefetch_item(hash);
+        }
+        for &Wanted { tenant, hash, .. } in window {
+            let store = &self.tenants[tenant.index()].store;
+            store.prefetch_value(&worker.tolls.lane(tenant), hash);
+        }
+    }
+}
+
+impl<'e> Cx<'e, '_> {
+    /// One key of a retrieval: its `VALUE` block, or nothing where it is not there.
+    #[inline]
+    fn get(&mut self, get: &Get<'_>, key: &[u8], hash: KeyHash, out: &mut Out) -> Step {
+        let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+            self.counters.cmd_get.add(1);
+            self.counters.get_misses.add(1);
+            if get.touch.is_some() {
+                self.counters.cmd_touch.add(1);
+                self.counters.touch_misses.add(1);
+            }
+            return Step::Done;
+        };
+        match self.turn() {
+            Step::Done => {}
+            other => return other,
+        }
+        self.counters.cmd_get.add(1);
+        self.counters.get_hits.add(1);
+        match get.touch {
+            None => self.send(item, key, get.with_cas, out),
+            Some(exptime) => {
+                self.counters.cmd_touch.add(1);
+                self.counters.touch_hits.add(1);
+                let expiry = exptime.resolve(self.now.unix).at(self.now.unix);
+                // The answer is the item as it was found: sent before its end moves, because a
+                // touch may move the item itself.
+                self.send(item, key, get.with_cas, out);
+                self.store.touch(
+                    self.writer,
+                    &mut self.lane,
+                    key,
+                    hash,
+                    expiry,
+                    self.now.unix,
+                );
+            }
+        }
+        Step::Done
+    }
+
+    #[inline]
+    fn send(&mut self, item: Item<'e>, key: &[u8], with_cas: bool, out: &mut Out) {
+        let cas = with_cas.then(|| item.cas(&mut self.lane));
+        let len = item.value_len();
+        reply::value_header(out, key, item.flags(), len, cas);
+        item.read(&mut self.lane, out.space(len));
+        reply::crlf(out);
+        item.mark_access(&mut self.lane, self.now.unix);
+    }
+}

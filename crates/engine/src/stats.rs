@@ -1,0 +1,288 @@
+//! Figures as clients ask for them: `stats`, `stats settings`, `stats items`, `stats slabs`,
+//! `stats tenants`, `stats nyx`.
+//!
+//! Names are memcached's wherever it has one, so that exporters, `memcached-tool` and dashboards
+//! work; Nyx's own start with `nyx_` or are `<tenant>:<name>`. A connection sees the tenants within
+//! its reach, summed; what is not within reach is not told.
+
+use crate::counters::Counts;
+use crate::engine::Engine;
+use crate::session::Session;
+use crate::tenant::Tenant;
+use nyx_base::DevicePs;
+use nyx_gate::Usage;
+use nyx_proto::{Out, reply};
+use nyx_store::Figures;
+
+/// What only the process knows. The simulator and tests leave it at its default.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// The process id.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Wall-clock seconds.
+    pub time_s: u64,
+    /// CPU time spent in user code, in microseconds.
+    pub user_us: u64,
+    /// CPU time spent in the kernel, in microseconds.
+    pub system_us: u64,
+    /// Open connections.
+    pub curr_connections: u64,
+    /// Connections since the start.
+    pub total_connections: u64,
+    /// Connections refused because there were too many.
+    pub rejected_connections: u64,
+    /// The most connections allowed.
+    pub max_connections: u64,
+    /// Bytes received.
+    pub bytes_read: u64,
+    /// Bytes sent.
+    pub bytes_written: u64,
+    /// Connections that wait for their tenant's budget.
+    pub held_connections: u64,
+    /// Addresses listened on.
+    pub listening: Vec<String>,
+}
+
+/// Figures of several tenants together.
+#[derive(Default)]
+struct Sum {
+    counts: Counts,
+    usage: Usage,
+    figures: Figures,
+    limit_bytes: u64,
+}
+
+impl Sum {
+    fn of<'t>(tenants: impl Iterator<Item = &'t Tenant>) -> Sum {
+        tenants.fold(Sum::default(), |mut sum, tenant| {
+            let figures = tenant.store.figures();
+            sum.counts.merge(&tenant.counts());
+            sum.usage = sum.usage + tenant.usage();
+            sum.limit_bytes += tenant.config.size.0;
+            sum.figures.items += figures.items;
+            sum.figures.live_bytes += figures.live_bytes;
+            sum.figures.dead_bytes += figures.dead_bytes;
+            sum.figures.used_bytes += figures.used_bytes;
+            sum.figures.evictions += figures.evictions;
+            sum.figures.expirations += figures.expirations;
+            sum.figures.relocations += figures.relocations;
+            sum
+        })
+    }
+}
+
+impl Engine {
+    /// Answers `stats` with its arguments.
+    pub fn stats(&self, session: &Session, arg: &[u8], around: &Surroundings, out: &mut Out) {
+        let within: Vec<&Tenant> = session
+            .tenants()
+            .iter()
+            .map(|id| &self.tenants[id.index()])
+            .collect();
+        match arg {
+            b"" => self.stats_general(&within, around, out),
+            b"settings" => self.stats_settings(&within, around, out),
+            b"items" => stats_items(&within, out),
+            b"slabs" => stats_slabs(&within, out),
+            b"sizes" => reply::stat(out, "sizes_status", "disabled"),
+            b"tenants" | b"nyx" => within.iter().for_each(|t| self.stats_tenant(t, out)),
+            b"reset" => {
+                // Counters of devices and budgets only ever grow: a reset would make limits forget.
+                reply::client_error(out, "stats reset is not supported: figures only grow");
+                return;
+            }
+            _ => {
+                reply::error(out);
+                return;
+            }
+        }
+        reply::end(out);
+    }
+
+    fn stats_general(&self, within: &[&Tenant], around: &Surroundings, out: &mut Out) {
+        let sum = Sum::of(within.iter().copied());
+        let stat = |out: &mut Out, name: &str, value: u64| reply::stat(out, name, value);
+        let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        stat(out, "pid", u64::from(around.pid));
+        stat(out, "uptime", around.uptime_s);
+        stat(out, "time", around.time_s);
+        reply::stat(out, "version", env!("CARGO_PKG_VERSION"));
+        stat(out, "pointer_size", u64::from(usize::BITS));
+        reply::stat(out, "rusage_user", seconds(around.user_us));
+        reply::stat(out, "rusage_system", seconds(around.system_us));
+        stat(out, "max_connections", around.max_connections);
+        stat(out, "curr_connections", around.curr_connections);
+        stat(out, "total_connections", around.total_connections);
+        stat(out, "rejected_connections", around.rejected_connections);
+        counts(&sum.counts, out);
+        stat(out, "bytes_read", around.bytes_read);
+        stat(out, "bytes_written", around.bytes_written);
+        stat(out, "limit_maxbytes", sum.limit_bytes);
+        stat(out, "threads", u64::from(self.workers()));
+        stat(out, "bytes", sum.figures.live_bytes);
+        stat(out, "curr_items", sum.figures.items);
+        stat(out, "total_items", sum.counts.cmd_set);
+        stat(out, "evictions", sum.figures.evictions);
+        stat(out, "reclaimed", sum.figures.expirations);
+        stat(out, "nyx_used_bytes", sum.figures.used_bytes);
+        stat(out, "nyx_dead_bytes", sum.figures.dead_bytes);
+        stat(out, "nyx_relocations", sum.figures.relocations);
+        stat(out, "nyx_held_connections", around.held_connections);
+        stat(out, "nyx_holds", sum.usage.holds);
+        stat(out, "nyx_device_reads", sum.usage.reads);
+        stat(out, "nyx_device_writes", sum.usage.writes);
+        reply::stat(out, "nyx_device_seconds", device_seconds(sum.usage.used));
+    }
+
+    fn stats_settings(&self, within: &[&Tenant], around: &Surroundings, out: &mut Out) {
+        let sum = Sum::of(within.iter().copied());
+        let longest = within
+            .iter()
+            .map(|t| t.config.item_len_max)
+            .max()
+            .unwrap_or(0);
+        reply::stat(out, "maxbytes", sum.limit_bytes);
+        reply::stat(out, "maxconns", around.max_connections);
+        reply::stat(out, "inter", around.listening.join(","));
+        reply::stat(out, "evictions", "on");
+        reply::stat(out, "num_threads", self.workers());
+        reply::stat(out, "item_size_max", longest);
+        reply::stat(out, "cas_enabled", "yes");
+        reply::stat(out, "binding_protocol", "ascii");
+        reply::stat(out, "auth_enabled_sasl", "no");
+        reply::stat(out, "flush_enabled", "yes");
+        reply::stat(out, "nyx_policy", self.policy_name());
+        for tenant in within {
+            let name = |key: &str| format!("{}:{key}", tenant.name());
+            reply::stat(out, &name("size"), tenant.config.size.0);
+            reply::stat(out, &name("eviction"), tenant.config.eviction);
+            reply::stat(out, &name("layout"), tenant.config.layout);
+            reply::stat(out, &name("segment_bytes"), tenant.config.segment_bytes);
+            reply::stat(out, &name("item_len_max"), tenant.config.item_len_max);
+            reply::stat(
+                out,
+                &name("device"),
+                &self.devices[tenant.config.device].name,
+            );
+        }
+    }
+
+    fn stats_tenant(&self, tenant: &Tenant, out: &mut Out) {
+        let figures = tenant.store.figures();
+        let usage = tenant.usage();
+        let counts = tenant.counts();
+        let device = &self.devices[tenant.config.device];
+        let standard = device.cost.standard();
+        let mut stat = |key: &str, value: &dyn std::fmt::Display| {
+            reply::stat(out, &format!("{}:{key}", tenant.name()), value);
+        };
+        stat("device", &device.name);
+        stat("size_bytes", &tenant.config.size.0);
+        stat("used_bytes", &figures.used_bytes);
+        stat("live_bytes", &figures.live_bytes);
+        stat("dead_bytes", &figures.dead_bytes);
+        stat("key_bytes", &figures.key_bytes);
+        stat("value_bytes", &figures.value_bytes);
+        stat("index_bytes", &figures.index_bytes);
+        stat("items", &figures.items);
+        stat("evictions", &figures.evictions);
+        stat("expirations", &figures.expirations);
+        stat("relocations", &figures.relocations);
+        stat("get_hits", &counts.get_hits);
+        stat("get_misses", &counts.get_misses);
+        stat("cmd_set", &counts.cmd_set);
+        stat("rejected", &counts.rejected);
+        stat("holds", &usage.holds);
+        stat("device_reads", &usage.reads);
+        stat("device_writes", &usage.writes);
+        stat("device_read_bytes", &usage.read_bytes);
+        stat("device_written_bytes", &usage.written_bytes);
+        stat("device_seconds", &device_seconds(usage.used));
+        stat("standard_ops", &(usage.used.0 / standard.0.max(1)));
+        if tenant.budget.is_limited() {
+            let share = tenant.budget.sustained().share();
+            stat("limit_device_share", &format!("{share:.4}"));
+            stat(
+                "limit_std_ops_per_s",
+                &((share * 1e12) as u64 / standard.0.max(1)),
+            );
+        }
+    }
+}
+
+fn device_seconds(used: DevicePs) -> String {
+    format!("{:.6}", used.as_secs_f64())
+}
+
+fn counts(counts: &Counts, out: &mut Out) {
+    let lines = [
+        ("cmd_get", counts.cmd_get),
+        ("cmd_set", counts.cmd_set),
+        ("cmd_flush", counts.cmd_flush),
+        ("cmd_touch", counts.cmd_touch),
+        ("cmd_meta", counts.cmd_meta),
+        ("get_hits", counts.get_hits),
+        ("get_misses", counts.get_misses),
+        ("delete_misses", counts.delete_misses),
+        ("delete_hits", counts.delete_hits),
+        ("incr_misses", counts.incr_misses),
+        ("incr_hits", counts.incr_hits),
+        ("decr_misses", counts.decr_misses),
+        ("decr_hits", counts.decr_hits),
+        ("cas_misses", counts.cas_misses),
+        ("cas_hits", counts.cas_hits),
+        ("cas_badval", counts.cas_badval),
+        ("touch_hits", counts.touch_hits),
+        ("touch_misses", counts.touch_misses),
+        ("store_too_large", counts.store_too_large),
+        ("store_no_memory", counts.store_no_memory),
+        ("auth_cmds", counts.auth_cmds),
+        ("auth_errors", counts.auth_errors),
+        ("nyx_rejected", counts.rejected),
+    ];
+    for (name, value) in lines {
+        reply::stat(out, name, value);
+    }
+}
+
+/// Nyx has no slab classes: each tenant within reach is shown as one, numbered from 1.
+fn stats_items(within: &[&Tenant], out: &mut Out) {
+    for (tenant, class) in within.iter().zip(1..) {
+        let figures = tenant.store.figures();
+        let mut stat =
+            |key: &str, value: u64| reply::stat(out, &format!("items:{class}:{key}"), value);
+        stat("number", figures.items);
+        stat("mem_requested", figures.live_bytes);
+        stat("evicted", figures.evictions);
+        stat("outofmemory", tenant.counts().store_no_memory);
+        stat("reclaimed", figures.expirations);
+    }
+}
+
+fn stats_slabs(within: &[&Tenant], out: &mut Out) {
+    let mut total = 0;
+    for (tenant, class) in within.iter().zip(1..) {
+        let figures = tenant.store.figures();
+        let counts = tenant.counts();
+        let mut stat = |key: &str, value: u64| reply::stat(out, &format!("{class}:{key}"), value);
+        stat("chunk_size", u64::from(tenant.config.segment_bytes));
+        stat(
+            "total_pages",
+            u64::from(figures.segments.open + figures.segments.sealed),
+        );
+        stat("used_chunks", figures.items);
+        stat("get_hits", counts.get_hits);
+        stat("cmd_set", counts.cmd_set);
+        stat("delete_hits", counts.delete_hits);
+        stat("incr_hits", counts.incr_hits);
+        stat("decr_hits", counts.decr_hits);
+        stat("cas_hits", counts.cas_hits);
+        stat("cas_badval", counts.cas_badval);
+        stat("touch_hits", counts.touch_hits);
+        total += figures.used_bytes;
+    }
+    reply::stat(out, "active_slabs", within.len());
+    reply::stat(out, "total_malloced", total);
+}

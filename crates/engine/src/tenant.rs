@@ -1,0 +1,83 @@
+//! One cache instance: its items, its budget, its figures.
+
+use crate::config::{HoldAction, TenantConfig};
+use crate::counters::{Counters, Counts};
+use nyx_base::{CachePadded, TenantId, WorkerId};
+use nyx_gate::{Account, Budget, Usage};
+use nyx_store::Store;
+use std::sync::Arc;
+
+/// One tenant, shared by all workers.
+pub struct Tenant {
+    pub(crate) id: TenantId,
+    pub(crate) config: TenantConfig,
+    pub(crate) store: Store,
+    pub(crate) budget: Arc<Budget>,
+    accounts: Vec<Arc<CachePadded<Account>>>,
+    counters: Vec<Arc<CachePadded<Counters>>>,
+}
+
+impl Tenant {
+    pub(crate) fn new(id: TenantId, config: TenantConfig, store: Store, workers: u16) -> Tenant {
+        Tenant {
+            id,
+            config,
+            store,
+            budget: Arc::new(Budget::unlimited()),
+            accounts: (0..workers).map(|_| Arc::default()).collect(),
+            counters: (0..workers).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> TenantId {
+        self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &TenantConfig {
+        &self.config
+    }
+
+    /// Its items.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What it may use.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// What it has used of its device, all workers together.
+    pub fn usage(&self) -> Usage {
+        self.accounts
+            .iter()
+            .map(|a| a.usage())
+            .fold(Usage::default(), |sum, one| sum + one)
+    }
+
+    /// Its figures, all workers together.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        self.counters.iter().for_each(|c| counts.add(c));
+        counts
+    }
+
+    pub(crate) fn account(&self, worker: WorkerId) -> Arc<CachePadded<Account>> {
+        self.accounts[worker.index()].clone()
+    }
+
+    pub(crate) fn counters(&self, worker: WorkerId) -> &Counters {
+        &self.counters[worker.index()]
+    }
+
+    pub(crate) fn rejects(&self) -> bool {
+        self.config.hold == HoldAction::Reject
+    }
+}

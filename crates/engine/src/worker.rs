@@ -1,0 +1,48 @@
+//! What one worker holds: its lanes and its hand in each tenant's store.
+//!
+//! *Thread safety*: belongs to one thread. Dropping it (or [`Worker::leave`]) ends its era.
+
+use nyx_base::{TenantId, WorkerId};
+use nyx_gate::Tolls;
+use nyx_store::{Eras, Writer};
+use std::sync::Arc;
+
+/// One worker's own state. Made by [`crate::Engine::worker`].
+pub struct Worker {
+    pub(crate) tolls: Tolls,
+    pub(crate) writers: Vec<Writer>,
+    pub(crate) eras: Arc<Eras>,
+    /// Where the bounded work of [`crate::Engine::maintain`] goes on.
+    pub(crate) maintained: usize,
+}
+
+impl Worker {
+    /// Which worker.
+    #[inline]
+    pub fn id(&self) -> WorkerId {
+        self.tolls.worker()
+    }
+
+    /// Begins a batch: items found from now on stay readable until the next `enter` or `leave`.
+    #[inline]
+    pub fn enter(&mut self) {
+        self.eras.enter(self.tolls.worker());
+    }
+
+    /// Ends the last batch. Call it before waiting for events.
+    #[inline]
+    pub fn leave(&mut self) {
+        self.eras.leave(self.tolls.worker());
+    }
+
+    #[inline]
+    pub(crate) fn hands(&mut self, tenant: TenantId) -> (nyx_gate::Lane<'_>, &mut Writer) {
+        (self.tolls.lane(tenant), &mut self.writers[tenant.index()])
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
