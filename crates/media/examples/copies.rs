@@ -62,26 +62,18 @@ fn table(region: &Region, span: usize, calls: usize) {
     let levels = [CopyLevel::Sse2, CopyLevel::Avx2, CopyLevel::Avx512];
     for prim in levels.into_iter().filter_map(|level| best.with_copy(level)) {
         let name = format!("{:?}", prim.copy_level());
-        // SAFETY (all three): as above.
-        row(&format!("{name} out"), span, calls, |at, size| unsafe {
-            prim.copy(near, base.add(at), size);
+        row(&format!("{name} out"), span, calls, |at, size| {
+            // SAFETY: as above.
+            unsafe { prim.copy(near, base.add(at), size) }
         });
-        row(
-            &format!("{name} in, cached"),
-            span,
-            calls,
-            |at, size| unsafe {
-                prim.copy(base.add(at), near, size);
-            },
-        );
-        row(
-            &format!("{name} in, nt+fence"),
-            span,
-            calls,
-            |at, size| unsafe {
-                prim.copy_nt(base.add(at), near, size);
-            },
-        );
+        row(&format!("{name} in, cached"), span, calls, |at, size| {
+            // SAFETY: as above.
+            unsafe { prim.copy(base.add(at), near, size) }
+        });
+        row(&format!("{name} in, nt+fence"), span, calls, |at, size| {
+            // SAFETY: as above.
+            unsafe { prim.copy_nt(base.add(at), near, size) }
+        });
     }
     println!();
 }

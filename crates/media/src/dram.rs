@@ -8,24 +8,15 @@
 //! of the pointer order their own accesses, including accesses to a range that is being released.
 
 use crate::MediaError;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use crate::mapping::{Mapping, PAGE_BYTES};
+use rustix::mm::Advice;
 use std::ptr::NonNull;
-
-/// The page size of every platform that this room is built for.
-pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// A span of anonymous memory that lives at one address until it is dropped.
 #[derive(Debug)]
 pub struct Region {
-    base: NonNull<u8>,
-    len: usize,
+    mapping: Mapping,
 }
-
-// SAFETY: the region owns its mapping alone and neither field changes after construction; the
-// bytes are reached only through the raw pointer, by code that makes its own argument.
-unsafe impl Send for Region {}
-// SAFETY: as above; `release` is a system call that the kernel serialises.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// Reserves `len` bytes, rounded up to whole pages, all zero. With `huge`, the kernel is asked
@@ -34,27 +25,18 @@ impl Region {
     /// No page is committed yet (`MAP_NORESERVE`): a machine that runs out of memory later says so
     /// by its out-of-memory killer, not here.
     pub fn reserve(len: usize, huge: bool) -> Result<Region, MediaError> {
-        let failed = |source: std::io::Error| MediaError::Reserve {
+        let failed = |source| MediaError::Reserve {
             len_bytes: len as u64,
             source,
         };
-        let whole = len.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let whole = whole.ok_or_else(|| failed(std::io::ErrorKind::OutOfMemory.into()))?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing else.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                whole,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-            )
-        }
-        .map_err(|e| failed(e.into()))?;
-        let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null");
-        let region = Region { base, len: whole };
+        let region = Region {
+            mapping: Mapping::anonymous(len).map_err(failed)?,
+        };
         if huge {
-            region.advise(0, whole, Advice::LinuxHugepage);
+            // Best effort: a kernel without huge pages serves small ones.
+            let _ = region
+                .mapping
+                .advise(0, region.len(), Advice::LinuxHugepage);
         }
         Ok(region)
     }
@@ -65,19 +47,19 @@ impl Region {
     /// into references must rule out a concurrent [`Self::release`] of those bytes.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        self.mapping.base()
     }
 
     /// Its length in bytes, a whole number of pages.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.mapping.len()
     }
 
     /// Whether it has no bytes; never, since a region has at least one page.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Gives the whole pages inside `[from, from + len)` back to the kernel; they read as zero
@@ -85,34 +67,21 @@ impl Region {
     ///
     /// Panics where the range leaves the region.
     pub fn release(&self, from: usize, len: usize) {
-        let end = from.checked_add(len).filter(|&end| end <= self.len);
+        let end = from.checked_add(len).filter(|&end| end <= self.len());
         let end = end.unwrap_or_else(|| {
             panic!(
                 "release of {len} bytes at {from} leaves a region of {} bytes",
-                self.len
+                self.len()
             )
         });
         let first = from.next_multiple_of(PAGE_BYTES);
         let last = end / PAGE_BYTES * PAGE_BYTES;
         if first < last {
-            self.advise(first, last - first, Advice::LinuxDontNeed);
+            // Linux refuses this advice only for locked pages, which then simply stay.
+            let _ = self
+                .mapping
+                .advise(first, last - first, Advice::LinuxDontNeed);
         }
-    }
-
-    /// Best effort: on a kernel without the advice the memory simply stays as it was.
-    fn advise(&self, from: usize, len: usize, advice: Advice) {
-        debug_assert!(from + len <= self.len);
-        // SAFETY: the range lies inside our own mapping, and both kinds of advice used here leave
-        // it mapped; `DontNeed` replaces bytes whose users agreed to that by calling `release`.
-        let _ = unsafe { madvise(self.base.as_ptr().add(from).cast(), len, advice) };
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone and `&mut self` proves that no borrow of it is left.
-        // A failure would mean a range that we never mapped, which `reserve` rules out.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

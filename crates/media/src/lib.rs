@@ -6,7 +6,8 @@
 //!
 //! What this room never does: know of tenants, keys, items, budgets or protocols.
 //!
-//! * `mapped`: anonymous, file and DAX mappings; `prim`: NT stores, clwb, copies.
+//! * [`mapped`]: anonymous, file and DAX mappings; [`prim`]: NT stores, clwb, copies.
+//! * [`clock`]: the machine's clock.
 //! * `model`: device models as parameters and formulas; `emulate`: the O(1) model over a real medium.
 //! * `profile`: MaxIOPS by operation and size, its file and its rate card.
 //! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
@@ -14,11 +15,15 @@
 pub mod clock;
 pub mod dram;
 mod error;
+mod header;
+pub mod mapped;
+mod mapping;
 pub mod prim;
 
 pub use clock::TscClock;
 pub use dram::Region;
 pub use error::MediaError;
+pub use mapped::{Durability, Mapped, Origin};
 
 /// What an access does to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,4 +94,36 @@ pub trait Media: Send + Sync {
 
     /// What kind of evidence numbers from here are.
     fn evidence(&self) -> Evidence;
+}
+
+/// A shared medium is a medium, so that a driver can keep a handle of its own.
+impl<M: Media + ?Sized> Media for std::sync::Arc<M> {
+    #[inline]
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    #[inline]
+    fn read(&self, front: &mut Front, at: u64, into: &mut [u8]) {
+        (**self).read(front, at, into);
+    }
+
+    #[inline]
+    fn write(&self, front: &mut Front, at: u64, from: &[u8], via: Via) {
+        (**self).write(front, at, from, via);
+    }
+
+    #[inline]
+    fn persist(&self, front: &mut Front, at: u64, len: u64) {
+        (**self).persist(front, at, len);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: usize) {
+        (**self).prefetch(at, len);
+    }
+
+    fn evidence(&self) -> Evidence {
+        (**self).evidence()
+    }
 }
