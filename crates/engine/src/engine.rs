@@ -408,3 +408,10 @@ pub(crate) fn medium_len(size: u64, segment_bytes: u32) -> u64 {
     let segment = u64::from(segment_bytes.max(1));
     size.div_ceil(segment) * segment
 }
+
+impl<'a> Request<'a> {
+    /// The command.
+    pub fn command(&self) -> &Command<'a> {
+        &self.command
+    }
+}

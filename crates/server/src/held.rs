@@ -1,0 +1,126 @@
+//! Connections whose tenant must wait. One queue per tenant, first come first served: when the
+//! tenant's time has come its connections go on in order until the gate closes again.
+
+use nyx_base::{Instant, Nanos, TenantId};
+use std::collections::VecDeque;
+
+/// A connection as the worker names it: its slot and the slot's generation.
+pub(crate) type ConnId = (usize, u32);
+
+/// How soon a tenant is asked again where only the controller can tell when its time has come.
+const ASK_AGAIN: Nanos = Nanos::from_millis(1);
+
+#[derive(Default)]
+struct Queue {
+    until: Option<Instant>,
+    conns: VecDeque<ConnId>,
+}
+
+/// The held connections of one worker.
+#[derive(Default)]
+pub(crate) struct Held {
+    queues: Vec<Queue>,
+    len: usize,
+}
+
+impl Held {
+    /// Holds `conn` until `until`. `first` puts it before those that wait already: it had its turn
+    /// and could not finish.
+    pub(crate) fn hold(
+        &mut self,
+        tenant: TenantId,
+        conn: ConnId,
+        until: Instant,
+        now: Instant,
+        first: bool,
+    ) {
+        let until = if until == Instant::NEVER {
+            now + ASK_AGAIN
+        } else {
+            until
+        };
+        let at = tenant.index();
+        if self.queues.len() <= at {
+            self.queues.resize_with(at + 1, Queue::default);
+        }
+        let queue = &mut self.queues[at];
+        // The newest answer of the gate counts: it knows what was used since.
+        queue.until = Some(until);
+        if first {
+            queue.conns.push_front(conn)
+        } else {
+            queue.conns.push_back(conn)
+        }
+        self.len += 1;
+    }
+
+    /// How many connections wait.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// When the first tenant may go on; `NEVER` where nobody waits.
+    pub(crate) fn next(&self) -> Instant {
+        self.queues
+            .iter()
+            .filter_map(|q| q.until)
+            .min()
+            .unwrap_or(Instant::NEVER)
+    }
+
+    /// Takes up to `limit` connections of each tenant whose time has come.
+    pub(crate) fn take_due(&mut self, now: Instant, limit: usize, into: &mut Vec<ConnId>) {
+        for queue in &mut self.queues {
+            if !queue.until.is_some_and(|until| until <= now) {
+                continue;
+            }
+            let n = queue.conns.len().min(limit);
+            into.extend(queue.conns.drain(..n));
+            self.len -= n;
+            if queue.conns.is_empty() {
+                queue.until = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(3);
+    const NOW: Instant = Instant(10);
+
+    #[test]
+    fn tenants_wait_apart_and_in_order() {
+        let mut held = Held::default();
+        held.hold(A, (1, 0), Instant(100), NOW, false);
+        held.hold(A, (2, 0), Instant(110), NOW, false);
+        held.hold(B, (3, 0), Instant(50), NOW, false);
+        assert_eq!((held.len(), held.next()), (3, Instant(50)));
+        let mut due = Vec::new();
+        held.take_due(Instant(60), 8, &mut due);
+        assert_eq!(due, [(3, 0)]);
+        assert_eq!(held.next(), Instant(110));
+        due.clear();
+        held.take_due(Instant(110), 1, &mut due);
+        assert_eq!(due, [(1, 0)]);
+        held.hold(A, (1, 0), Instant(120), NOW, true);
+        due.clear();
+        held.take_due(Instant(120), 8, &mut due);
+        assert_eq!(
+            due,
+            [(1, 0), (2, 0)],
+            "who was served first keeps its place"
+        );
+        assert_eq!((held.len(), held.next()), (0, Instant::NEVER));
+    }
+
+    #[test]
+    fn who_waits_for_the_controller_is_asked_again_soon() {
+        let mut held = Held::default();
+        held.hold(A, (1, 0), Instant::NEVER, NOW, false);
+        assert_eq!(held.next(), NOW + ASK_AGAIN);
+    }
+}

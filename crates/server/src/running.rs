@@ -1,0 +1,316 @@
+//! A running server: its threads, and how they start and stop.
+
+use crate::batch::EngineWork;
+use crate::group::Process;
+use crate::listen::{Door, Listener};
+use crate::null::Canned;
+use crate::shared::Shared;
+use crate::worker::{Arrival, Inbox, WorkerLoop};
+use mio::{Events, Poll, Token};
+use nyx_base::{Clock, WorkerId};
+use nyx_engine::{Engine, Session};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a server is run.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where connections come in.
+    pub doors: Vec<Door>,
+    /// Connections beyond this many are refused.
+    pub max_connections: u32,
+    /// Seconds after which a silent connection is closed.
+    pub idle_timeout_s: Option<u32>,
+    /// Connections that may wait to be accepted, per listener.
+    pub backlog: u32,
+    /// Whether each worker is pinned to a CPU of its own.
+    pub pin_workers: bool,
+    /// Whether the `shutdown` command is obeyed.
+    pub shutdown_allowed: bool,
+}
+
+/// What answers requests.
+pub enum Answer {
+    /// An engine.
+    Engine(Arc<Engine>),
+    /// The same bytes for every line: the null server, to measure what the loop itself costs.
+    Canned(Vec<u8>),
+}
+
+/// Why a server cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// An address is not to be had.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
+    move |source| ServerError::System { what, source }
+}
+
+/// A running server. Dropping it stops it.
+pub struct Running {
+    shared: Arc<Shared>,
+    inboxes: Vec<Arc<Inbox>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Starts a server: binds every door first, so that an address in use is an error before anything
+/// runs.
+pub fn start(
+    config: &ServerConfig,
+    answer: Answer,
+    workers: u16,
+    clock: Arc<dyn Clock>,
+) -> Result<Running, ServerError> {
+    let bound: Result<Vec<(Listener, Door)>, ServerError> = config
+        .doors
+        .iter()
+        .map(|door| Ok((Listener::bind(&door.address, config.backlog)?, door.clone())))
+        .collect();
+    let listeners = bound?;
+    let listening = listeners
+        .iter()
+        .map(|(listener, _)| listener.address())
+        .collect();
+    let max = u64::from(config.max_connections);
+    let shared = Arc::new(Shared::new(
+        workers,
+        max,
+        config.shutdown_allowed,
+        listening,
+    ));
+    let mut running = Running {
+        shared: shared.clone(),
+        inboxes: Vec::new(),
+        threads: Vec::new(),
+    };
+    for index in 0..workers {
+        let process: Box<dyn Process> = match &answer {
+            Answer::Engine(engine) => Box::new(EngineWork {
+                engine: engine.clone(),
+                worker: engine.worker(WorkerId(index), clock.clone()),
+                shared: shared.clone(),
+            }),
+            Answer::Canned(reply) => Box::new(Canned::new(reply.clone())),
+        };
+        let idle = config.idle_timeout_s;
+        let at = usize::from(index);
+        let worker = WorkerLoop::new(at, shared.clone(), clock.clone(), idle, process)
+            .map_err(system("make a worker's poll"))?;
+        running.inboxes.push(worker.inbox());
+        let pin = config.pin_workers.then_some(at);
+        running.spawn(format!("nyx-worker-{index}"), pin, move || worker.run())?;
+    }
+    let engine = match &answer {
+        Answer::Engine(engine) => Some(engine.clone()),
+        Answer::Canned(_) => None,
+    };
+    if let Some(engine) = engine.clone() {
+        let (shared, clock) = (shared.clone(), clock.clone());
+        running.spawn("nyx-control".into(), None, move || {
+            control(&engine, &shared, &*clock);
+            Ok(())
+        })?;
+    }
+    let acceptor = Acceptor {
+        listeners,
+        engine,
+        inboxes: running.inboxes.clone(),
+        shared,
+        next: 0,
+    };
+    running.spawn("nyx-accept".into(), None, move || acceptor.run())?;
+    Ok(running)
+}
+
+impl Running {
+    fn spawn(
+        &mut self,
+        name: String,
+        pin: Option<usize>,
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let shared = self.shared.clone();
+        let told = name.clone();
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                if let Some(cpu) = pin {
+                    pin_to(cpu);
+                }
+                if let Err(error) = work() {
+                    tracing::error!(thread = told, %error, "a thread failed; the server stops");
+                    shared.stop();
+                }
+            })
+            .map_err(system("start a thread"))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The addresses listened on, ports chosen by the system filled in.
+    pub fn listening(&self) -> &[String] {
+        &self.shared.listening
+    }
+
+    /// Whether it stops or has stopped: asked to by a client, or by a failure that was logged.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
+    /// Stops it and waits for its threads.
+    pub fn stop(mut self) {
+        self.stop_now();
+    }
+
+    fn stop_now(&mut self) {
+        self.shared.stop();
+        for inbox in &self.inboxes {
+            if let Err(error) = inbox.wake() {
+                tracing::warn!(%error, "a worker could not be woken and stops within a second");
+            }
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_now();
+    }
+}
+
+/// Pins the calling thread to the n-th CPU that the process may run on.
+fn pin_to(index: usize) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect();
+    let Some(&cpu) = cpus.get(index % cpus.len().max(1)) else {
+        return;
+    };
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    if let Err(error) = sched_setaffinity(None, &one) {
+        tracing::warn!(cpu, %error, "a worker could not be pinned");
+    }
+}
+
+/// The longest that a stop can go unnoticed by a thread that sleeps.
+const NAP_MAX: Duration = Duration::from_millis(100);
+
+/// Steps the policy for as long as the server runs.
+fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
+    while !shared.is_stopping() {
+        let period = engine.control(clock.now());
+        std::thread::sleep(Duration::from_nanos(period.0).min(NAP_MAX));
+    }
+}
+
+/// Accepts connections and deals them out to the workers in turn.
+struct Acceptor {
+    listeners: Vec<(Listener, Door)>,
+    engine: Option<Arc<Engine>>,
+    inboxes: Vec<Arc<Inbox>>,
+    shared: Arc<Shared>,
+    next: usize,
+}
+
+impl Acceptor {
+    fn run(mut self) -> io::Result<()> {
+        let mut poll = Poll::new()?;
+        for (at, (listener, _)) in self.listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(at))?;
+        }
+        let mut events = Events::with_capacity(64);
+        while !self.shared.is_stopping() {
+            match poll.poll(&mut events, Some(NAP_MAX)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            for event in &events {
+                self.accept_all(event.token().0)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_all(&mut self, at: usize) -> io::Result<()> {
+        loop {
+            let (listener, door) = &self.listeners[at];
+            match listener.accept() {
+                Ok(mut stream) => {
+                    self.shared.connections_total.fetch_add(1, Relaxed);
+                    if self.shared.connections.load(Relaxed) >= self.shared.max_connections {
+                        self.shared.connections_rejected.fetch_add(1, Relaxed);
+                        // As memcached says it; a client that cannot even take this is gone anyway.
+                        let _ = stream.send(b"ERROR Too many open connections\r\n");
+                        continue;
+                    }
+                    let session = Session::new(&door.binding);
+                    let limits = match &self.engine {
+                        Some(engine) => engine.limits(&session),
+                        None => nyx_proto::Limits::default(),
+                    };
+                    self.shared.connections.fetch_add(1, Relaxed);
+                    self.inboxes[self.next % self.inboxes.len()].put(Arrival {
+                        stream,
+                        session,
+                        limits,
+                    })?;
+                    self.next = self.next.wrapping_add(1);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if is_passing(&error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of descriptors: wait for some to be closed instead of asking again at once.
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether an error of `accept` concerns one connection, or will pass.
+fn is_passing(error: &io::Error) -> bool {
+    let passing_errno = [
+        rustix::io::Errno::MFILE,
+        rustix::io::Errno::NFILE,
+        rustix::io::Errno::NOBUFS,
+        rustix::io::Errno::NOMEM,
+        rustix::io::Errno::CONNABORTED,
+        rustix::io::Errno::PROTO,
+        rustix::io::Errno::PERM,
+    ];
+    error.kind() == ErrorKind::Interrupted
+        || passing_errno
+            .iter()
+            .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

@@ -1,0 +1,452 @@
+//! A worker: one thread, one epoll loop, its own connections.
+//!
+//! Each turn of the loop: wait, adopt new connections, release held ones whose tenant's time has
+//! come, then serve whoever is ready in groups: read each once, execute the group, write each once.
+//!
+//! What it never does: wait for anything but its poll.
+
+use crate::conn::{Conn, Input, Pool};
+use crate::group::{Conns, Group, Member, Process, Stop};
+use crate::held::{ConnId, Held};
+use crate::listen::Stream;
+use crate::shared::Shared;
+use crate::timer::Timer;
+use mio::{Events, Poll, Registry, Token, Waker};
+use nyx_base::{Clock, Instant, Nanos, Now, UnixSeconds};
+use nyx_engine::Session;
+use nyx_proto::{Limits, Out};
+use std::io::{self, ErrorKind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many connections are read, executed and written together.
+const GROUP: usize = 64;
+/// How many held connections of a tenant are released at once.
+const RELEASE: usize = 16;
+/// A wait shorter than this is not worth a timer.
+const TIMER_MIN: Nanos = Nanos::from_micros(100);
+const EVENTS: usize = 512;
+const WAKE: Token = Token(usize::MAX);
+const TIMER: Token = Token(usize::MAX - 1);
+
+/// A connection that was accepted and goes to a worker.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    pub(crate) session: Session,
+    pub(crate) limits: Limits,
+}
+
+/// Where a worker's new connections wait.
+pub(crate) struct Inbox {
+    arrivals: Mutex<Vec<Arrival>>,
+    waker: Waker,
+}
+
+impl Inbox {
+    pub(crate) fn put(&self, arrival: Arrival) -> io::Result<()> {
+        self.arrivals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(arrival);
+        self.waker.wake()
+    }
+
+    pub(crate) fn wake(&self) -> io::Result<()> {
+        self.waker.wake()
+    }
+
+    fn take(&self) -> Vec<Arrival> {
+        std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+pub(crate) struct WorkerLoop {
+    poll: Poll,
+    timer: Timer,
+    inbox: Arc<Inbox>,
+    index: usize,
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    idle_timeout_s: Option<u32>,
+    process: Box<dyn Process>,
+    conns: Conns,
+    pool: Pool,
+    held: Held,
+    group: Group,
+    ready: Vec<usize>,
+    serving: Vec<usize>,
+    due: Vec<ConnId>,
+    next_housekeeping: Instant,
+}
+
+impl WorkerLoop {
+    pub(crate) fn new(
+        index: usize,
+        shared: Arc<Shared>,
+        clock: Arc<dyn Clock>,
+        idle_timeout_s: Option<u32>,
+        process: Box<dyn Process>,
+    ) -> io::Result<WorkerLoop> {
+        let poll = Poll::new()?;
+        let timer = Timer::new(poll.registry(), TIMER)?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        Ok(WorkerLoop {
+            poll,
+            timer,
+            inbox: Arc::new(Inbox {
+                arrivals: Mutex::default(),
+                waker,
+            }),
+            index,
+            shared,
+            clock,
+            idle_timeout_s,
+            process,
+            conns: Conns::default(),
+            pool: Pool::default(),
+            held: Held::default(),
+            group: Group::default(),
+            ready: Vec::new(),
+            serving: Vec::new(),
+            due: Vec::new(),
+            next_housekeeping: Instant(0),
+        })
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<Inbox> {
+        self.inbox.clone()
+    }
+
+    fn now(&self) -> Now {
+        let unix = crate::shared::unix_seconds();
+        Now {
+            mono: self.clock.now(),
+            unix: UnixSeconds(u32::try_from(unix).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.shared.is_stopping() {
+            let timeout = self.timeout()?;
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            let now = self.now();
+            for event in &events {
+                match event.token() {
+                    WAKE => self.adopt(now),
+                    TIMER => {}
+                    Token(slot) => self.touched(slot, event.is_readable(), event.is_writable()),
+                }
+            }
+            self.release(now);
+            self.serve(now);
+            self.housekeep(now);
+        }
+        Ok(())
+    }
+
+    /// How long to wait for events.
+    fn timeout(&mut self) -> io::Result<Option<Duration>> {
+        if !self.ready.is_empty() {
+            return Ok(Some(Duration::ZERO));
+        }
+        let now = self.clock.now();
+        let wake = self.held.next();
+        if wake != Instant::NEVER {
+            let wait = wake.since(now);
+            if wait < TIMER_MIN {
+                return Ok(Some(Duration::ZERO));
+            }
+            self.timer.set(wait)?;
+        }
+        self.process.rest();
+        let wait_ms = self.next_housekeeping.since(now).0.div_ceil(1_000_000);
+        Ok(Some(Duration::from_millis(wait_ms)))
+    }
+
+    fn adopt(&mut self, now: Now) {
+        for arrival in self.inbox.take() {
+            let Arrival {
+                stream,
+                session,
+                limits,
+            } = arrival;
+            let slot = self
+                .conns
+                .insert(Conn::new(stream, session, limits, now.unix.0));
+            let conn = self.conns.at(slot);
+            match conn.stream.register(self.poll.registry(), Token(slot)) {
+                Ok(()) => self.enqueue(slot),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be watched and is closed");
+                    self.close(slot);
+                }
+            }
+        }
+    }
+
+    /// An event: the socket has something for us, or takes something again.
+    fn touched(&mut self, slot: usize, readable: bool, writable: bool) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        conn.readable |= readable;
+        if writable && conn.out.is_some() {
+            self.resume_output(slot);
+        }
+        self.enqueue(slot);
+    }
+
+    /// Puts a connection on the ready list, unless it is there or must wait.
+    fn enqueue(&mut self, slot: usize) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        if !conn.queued && !conn.held && conn.out.is_none() {
+            conn.queued = true;
+            self.ready.push(slot);
+        }
+    }
+
+    /// Connections whose tenant's time has come go on.
+    fn release(&mut self, now: Now) {
+        if self.held.len() == 0 {
+            return;
+        }
+        let mut due = std::mem::take(&mut self.due);
+        self.held.take_due(now.mono, RELEASE, &mut due);
+        for id in due.drain(..) {
+            if let Some(conn) = self.conns.by_id(id) {
+                conn.held = false;
+                conn.released = true;
+                self.enqueue(id.0);
+            }
+        }
+        self.due = due;
+        self.count_held();
+    }
+
+    fn count_held(&self) {
+        self.shared.workers[self.index]
+            .held
+            .store(self.held.len() as u64, Relaxed);
+    }
+
+    fn serve(&mut self, now: Now) {
+        let mut serving = std::mem::take(&mut self.serving);
+        std::mem::swap(&mut serving, &mut self.ready);
+        for slots in serving.chunks(GROUP) {
+            for &slot in slots {
+                self.admit(slot, now);
+            }
+            self.process.process(&mut self.group, &mut self.conns, now);
+            self.settle(now);
+        }
+        serving.clear();
+        self.serving = serving;
+    }
+
+    /// Reads a ready connection once and takes it into the group.
+    fn admit(&mut self, slot: usize, now: Now) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        conn.queued = false;
+        if conn.held || conn.out.is_some() {
+            return;
+        }
+        let mut input = conn.input.take().unwrap_or_else(|| self.pool.input());
+        if conn.readable && !conn.eof {
+            match receive(conn, &mut input) {
+                Ok(n) => {
+                    self.shared.workers[self.index].bytes_read.add(n as u64);
+                    conn.heard_s = now.unix.0;
+                }
+                Err(_) => {
+                    // The client is gone; what it had sent before is of no use to anybody.
+                    self.close(slot);
+                    return;
+                }
+            }
+        }
+        if input.bytes().len() < conn.need && !conn.eof {
+            // Not yet the rest of the request: parsing would only say so again.
+            conn.input = Some(input);
+            if conn.readable {
+                self.enqueue(slot);
+            }
+            return;
+        }
+        if !input.is_empty() {
+            self.group.push(slot, input, self.pool.out());
+            return;
+        }
+        self.pool.take_input(input);
+        if conn.eof {
+            self.close(slot);
+        } else if conn.readable {
+            self.enqueue(slot);
+        }
+    }
+
+    /// Writes what a group has answered and sees how each connection goes on.
+    fn settle(&mut self, now: Now) {
+        let mut group = std::mem::take(&mut self.group);
+        let parts = group
+            .members
+            .drain(..)
+            .zip(group.inputs.drain(..))
+            .zip(group.outs.drain(..));
+        for ((member, input), out) in parts {
+            self.settle_member(member, input, out, now);
+        }
+        self.group = group;
+    }
+
+    fn settle_member(&mut self, member: Member, mut input: Input, mut out: Out, now: Now) {
+        let slot = member.slot;
+        let id = self.conns.id(slot);
+        let conn = self.conns.at(slot);
+        let len = input.bytes().len();
+        conn.swallow = member.cursor.saturating_sub(len);
+        input.consume(member.cursor.min(len));
+        conn.need = member.need.unwrap_or(0);
+        match input.is_empty() {
+            true => self.pool.take_input(input),
+            false => conn.input = Some(input),
+        }
+        conn.closing |= member.stop == Some(Stop::Closing);
+        if let Some(Stop::Held { tenant, until }) = member.stop {
+            conn.held = true;
+            let first = conn.released && !member.progressed;
+            self.held.hold(tenant, id, until, now.mono, first);
+        }
+        conn.released = false;
+        let starved = member.need.is_some() || conn.input.is_none();
+        let figures = &self.shared.workers[self.index];
+        match send(conn, self.poll.registry(), slot, &mut out) {
+            Ok(n) => figures.bytes_written.add(n as u64),
+            Err(_) => {
+                self.close(slot);
+                return;
+            }
+        }
+        if !out.is_empty() {
+            conn.out = Some(out);
+            return;
+        }
+        self.pool.take_out(out);
+        if conn.closing || (conn.eof && starved && !conn.held) {
+            self.close(slot);
+        } else if conn.readable || !starved {
+            self.enqueue(slot);
+        }
+    }
+
+    /// The socket takes bytes again.
+    fn resume_output(&mut self, slot: usize) {
+        let conn = self.conns.at(slot);
+        let Some(mut out) = conn.out.take() else {
+            return;
+        };
+        let sent = send(conn, self.poll.registry(), slot, &mut out);
+        match sent {
+            Err(_) => self.close(slot),
+            Ok(n) => {
+                self.shared.workers[self.index].bytes_written.add(n as u64);
+                if !out.is_empty() {
+                    conn.out = Some(out);
+                    return;
+                }
+                self.pool.take_out(out);
+                let want = conn
+                    .stream
+                    .want_write(self.poll.registry(), Token(slot), false);
+                if conn.closing || want.is_err() {
+                    self.close(slot);
+                }
+            }
+        }
+    }
+
+    /// Once a second: expiry, and connections that have been silent too long.
+    fn housekeep(&mut self, now: Now) {
+        if now.mono < self.next_housekeeping {
+            return;
+        }
+        let more = self.process.maintain(now);
+        self.next_housekeeping = now.mono
+            + if more {
+                Nanos::from_millis(1)
+            } else {
+                Nanos::from_secs(1)
+            };
+        let Some(limit_s) = self.idle_timeout_s else {
+            return;
+        };
+        for slot in self.conns.slots() {
+            let silent = self.conns.get_mut(slot).is_some_and(|conn| {
+                !conn.held && now.unix.0.saturating_sub(conn.heard_s) > limit_s
+            });
+            if silent {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        if self.conns.remove(slot).is_some() {
+            self.shared.connections.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Reads once. Fewer bytes than there was room for mean that the socket is empty: the next ones
+/// bring an event of their own.
+fn receive(conn: &mut Conn, input: &mut Input) -> io::Result<usize> {
+    let room = input.room(conn.need);
+    let asked = room.len();
+    match conn.stream.recv(room) {
+        Ok(0) => {
+            conn.eof = true;
+            conn.readable = false;
+            Ok(0)
+        }
+        Ok(n) => {
+            conn.readable = n == asked;
+            input.filled(n);
+            let dropped = conn.swallow.min(input.bytes().len());
+            input.consume(dropped);
+            conn.swallow -= dropped;
+            Ok(n)
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            conn.readable = false;
+            Ok(0)
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes once what is pending. Where the socket takes only a part, it is watched for the rest.
+fn send(conn: &mut Conn, registry: &Registry, slot: usize, out: &mut Out) -> io::Result<usize> {
+    if out.is_empty() {
+        return Ok(0);
+    }
+    let n = match conn.stream.send(out.pending()) {
+        Ok(n) => n,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => 0,
+        Err(error) => return Err(error),
+    };
+    out.consume(n);
+    if !out.is_empty() {
+        conn.stream.want_write(registry, Token(slot), true)?;
+    }
+    Ok(n)
+}
