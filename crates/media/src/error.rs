@@ -128,4 +128,22 @@ pub enum MediaError {
         /// Why, and what would help.
         reason: String,
     },
+    /// No device model of this name.
+    #[error(
+        "no device model {name:?}: known are {known} (with /N to divide the rates), or FILE.toml"
+    )]
+    UnknownModel {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A device model that makes no sense.
+    #[error("device model {origin}: {reason}")]
+    BadModel {
+        /// Its name or file.
+        origin: String,
+        /// What is wrong, with the value.
+        reason: String,
+    },
 }

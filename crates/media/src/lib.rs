@@ -8,21 +8,26 @@
 //!
 //! * [`mapped`]: anonymous, file and DAX mappings; [`prim`]: NT stores, clwb, copies.
 //! * [`clock`]: the machine's clock.
-//! * `model`: device models as parameters and formulas; `emulate`: the O(1) model over a real medium.
+//! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
 //! * `profile`: MaxIOPS by operation and size, its file and its rate card.
 //! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
 
 pub mod clock;
 pub mod dram;
+mod emulate;
 mod error;
+mod front;
 mod header;
 pub mod mapped;
 mod mapping;
+pub mod model;
 pub mod prim;
 
 pub use clock::TscClock;
 pub use dram::Region;
+pub use emulate::Emulated;
 pub use error::MediaError;
+pub use front::Front;
 pub use mapped::{Durability, Mapped, Origin};
 
 /// What an access does to the device.
@@ -54,16 +59,6 @@ pub enum Evidence {
     Simulated,
 }
 
-/// The memory front end of one issuing thread, as a device model sees it: which of its accesses are
-/// still outstanding. One per worker; real media ignore it.
-#[derive(Debug, Default)]
-pub struct Front {
-    /// Completion times in nanoseconds of the thread's outstanding accesses, a ring.
-    pub(crate) done_ns: [u64; 16],
-    pub(crate) next: usize,
-    pub(crate) outstanding: usize,
-}
-
 /// One byte-addressable device.
 ///
 /// *Thread safety*: shared by all workers. A read that races with a write of the same bytes returns
@@ -88,6 +83,13 @@ pub trait Media: Send + Sync {
 
     /// Makes earlier writes of this thread to the range durable, as far as the medium can.
     fn persist(&self, front: &mut Front, at: u64, len: u64);
+
+    /// Waits until every load of this thread has arrived. Loads of a modelled device overlap, so
+    /// that [`Self::read`] returns when the thread may go on; a driver calls this before it hands
+    /// bytes out (once per batch). Real media have nothing to wait for.
+    fn settle(&self, front: &mut Front) {
+        let _ = front;
+    }
 
     /// Asks for the bytes to be brought near; costs and promises nothing.
     fn prefetch(&self, at: u64, len: usize);
@@ -116,6 +118,11 @@ impl<M: Media + ?Sized> Media for std::sync::Arc<M> {
     #[inline]
     fn persist(&self, front: &mut Front, at: u64, len: u64) {
         (**self).persist(front, at, len);
+    }
+
+    #[inline]
+    fn settle(&self, front: &mut Front) {
+        (**self).settle(front);
     }
 
     #[inline]

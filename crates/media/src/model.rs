@@ -1,0 +1,21 @@
+//! Device models: one set of parameters ([`Params`], a TOML file), two models that read it.
+//!
+//! * [`o1`]: constant work per line, no queues, shared by threads; laid over a real medium in real
+//!   time by [`crate::Emulated`] and driven by virtual threads for exact profiles.
+//! * `event`: the event simulation in virtual time, the reference; tails are claimed from it only.
+//!
+//! What the models never do: move bytes, read a clock or draw random numbers of their own. They
+//! know no garbage collection, no wear and no caches; what the processor's cache absorbs in
+//! reality they charge.
+
+pub mod o1;
+mod params;
+
+pub use params::{Geometry, Loads, Params, Stores, Waste, Window, Writes};
+
+/// A 64-bit mixer (the finaliser of SplitMix64): spreads line numbers over partitions.
+pub(crate) fn mix(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
