@@ -22,7 +22,7 @@ const LIMITS_SMALL: Limits = Limits {
 
 /// The parser of requests: it never panics, always makes progress, and gives the same requests
 /// however their bytes arrive; each request is read back from what the encoder makes of it.
-pub fn check_requests(bytes: &[u8]) {
+pub fn check_parse(bytes: &[u8]) {
     for limits in [Limits::default(), LIMITS_SMALL] {
         let mut input = bytes;
         loop {
@@ -133,7 +133,7 @@ fn count_responses(mut input: &[u8]) -> usize {
     count
 }
 
-/// The parser of logins: as [`check_requests`].
+/// The parser of logins: as [`check_parse`].
 pub fn check_auth(bytes: &[u8]) {
     let whole = auth::parse(bytes);
     let used = match whole {
@@ -237,7 +237,7 @@ mod tests {
             bytes.clear();
             let pieces = rng.usize(..24);
             soup(&mut rng, pieces, &mut bytes);
-            check_requests(&bytes);
+            check_parse(&bytes);
             check_auth(&bytes);
             check_responses(&bytes);
         }
@@ -252,8 +252,8 @@ mod tests {
             if bytes.len() % 997 < 18 {
                 let mut whole = bytes.clone();
                 whole.extend_from_slice(b"\r\nget a\r\n");
-                check_requests(&whole);
-                check_requests(&bytes);
+                check_parse(&whole);
+                check_parse(&bytes);
             }
         }
     }
