@@ -1,15 +1,31 @@
-//! The command line: subcommands, logging, exit codes.
+//! The command line: subcommands, logs, exit codes.
 //!
 //! What it never does: the work of a subcommand.
 
-use crate::{Failure, cmd};
+use crate::{Failure, cmd, log};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// A multi-tenant cache server that meters every access to its devices.
+/// A multi-tenant cache server that knows what each request costs its device, and keeps each tenant
+/// to its part.
 #[derive(Parser, Debug)]
-#[command(name = "nyx", version)]
-struct Cli {
+#[command(
+    name = "nyx",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  nyx serve                              one tenant on 127.0.0.1:11211
+  nyx serve --config config/nyx.toml     devices, tenants and policy from a file
+  nyx check-config config/nyx.toml       what that file says, or what is wrong with it
+  nyx demo                               a noisy neighbour, before and after the policy
+
+Exit codes (sysexits): 64 usage or configuration, 66 missing input, 69 unavailable, 70 bug,
+71 operating system, 73 cannot create, 74 input or output, 77 permission."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    log: log::Options,
     #[command(subcommand)]
     command: Command,
 }
@@ -17,6 +33,9 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(cmd::serve::Args),
+    Memcached(cmd::memcached::Args),
+    CheckConfig(cmd::check_config::Args),
+    Knobs(cmd::knobs::Args),
     Profile(cmd::profile::Args),
     Bench(cmd::bench::Args),
     Replay(cmd::replay::Args),
@@ -25,7 +44,22 @@ enum Command {
 
 /// Runs the process's command line and gives its exit code.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are errors to clap, but not to whoever asked for them.
+            let code = if error.use_stderr() {
+                crate::Exit::Usage as u8
+            } else {
+                0
+            };
+            // Nothing is left to do where even this cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    cli.log.start();
+    match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("nyx: {failure}");
@@ -34,12 +68,42 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Failure> {
-    match cli.command {
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Serve(args) => cmd::serve::run(args),
+        Command::Memcached(args) => cmd::memcached::run(args),
+        Command::CheckConfig(args) => cmd::check_config::run(args),
+        Command::Knobs(args) => cmd::knobs::run(args),
         Command::Profile(args) => cmd::profile::run(args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Replay(args) => cmd::replay::run(args),
         Command::Demo(args) => cmd::demo::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_teaches_by_examples() {
+        for command in Cli::command().get_subcommands() {
+            let (name, help) = (command.get_name(), command.get_after_help());
+            let examples = help.map(ToString::to_string).unwrap_or_default();
+            assert!(
+                command.get_about().is_some(),
+                "{name} does not say what it does"
+            );
+            assert!(
+                examples.matches(&format!("nyx {name}")).count() >= 2,
+                "{name}: {examples:?}"
+            );
+        }
     }
 }

@@ -7,5 +7,6 @@ pub mod cli;
 pub mod cmd;
 pub mod config;
 pub mod failure;
+pub mod log;
 
 pub use failure::{Exit, Failure};

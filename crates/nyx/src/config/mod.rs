@@ -3,6 +3,28 @@
 //! A [`Config`] is complete and checked: every value is in its range, names and addresses are
 //! unique, every tenant's device exists and holds it. Whoever assembles a server needs no further
 //! check and no default. What this module never does: open a device, bind a socket, start a thread.
+//!
+//! * [`knob`]: the one table of knobs that feeds the file, the flags, the environment, the docs.
+//! * [`value`]: what a knob's value is, and reading it from text.
+//! * [`document`]: a TOML file as settings, with the line and column of each.
+//! * [`overrides`]: the knob table as flags and environment variables.
+//! * [`layers`]: default < file < environment < flag.
+//! * [`assemble`], [`doors`]: settings to [`Config`], with the checks that cross sections.
+//! * [`load`]: all of that in order.
+
+pub mod assemble;
+pub mod document;
+pub mod doors;
+pub mod knob;
+pub mod layers;
+pub mod load;
+pub mod overrides;
+#[cfg(test)]
+mod tests;
+pub mod value;
+
+pub use load::{Loaded, Source};
+pub use nyx_store::{Eviction, Layout};
 
 use nyx_base::Bytes;
 use std::fmt;
@@ -124,30 +146,6 @@ pub enum Action {
     Delay,
     /// It is answered `SERVER_ERROR 307 busy`.
     Reject,
-}
-
-/// Which items leave a full tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
-    /// The oldest segment.
-    Fifo,
-    /// An approximation of least recently used.
-    Lru,
-    /// An approximation of least frequently used.
-    Lfu,
-    /// S3-FIFO.
-    S3Fifo,
-    /// Segcache's merge of segments.
-    Merge,
-}
-
-/// Where keys lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Keys in DRAM, values on the medium.
-    Split,
-    /// Keys and values together on the medium.
-    Inline,
 }
 
 /// Who may use how much of a device.

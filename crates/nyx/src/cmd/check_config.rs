@@ -1,0 +1,344 @@
+//! `nyx check-config`: says what is wrong with a configuration, or what it amounts to.
+//!
+//! What it never does: touch a device, a port or the data directory.
+
+use crate::Failure;
+use crate::config::layers::Origin;
+use crate::config::overrides::Overrides;
+use crate::config::{Action, Config, Entry, Limit, Loaded, Medium, PolicyKind, Source};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Check a configuration; print its devices, tenants and guarantees, or all that is wrong with it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  nyx check-config config/nyx.toml             is it right, and what does it promise?
+  nyx check-config --print config/nyx.toml     every setting and where it came from
+  nyx check-config --tenant-size 2GiB          would `nyx serve --tenant-size 2GiB` start?
+
+Exit codes: 0 sound (perhaps with warnings), 64 wrong, 66 no such file.")]
+pub struct Args {
+    /// The configuration file (TOML); without one, what `nyx serve` runs without one.
+    #[arg(value_name = "FILE", env = "NYX_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// Print every setting with the layer that it came from.
+    #[arg(long)]
+    print: bool,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// Checks and prints.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let loaded = Source {
+        config: args.config,
+        overrides: args.overrides,
+    }
+    .load()?;
+    super::print(&match args.print {
+        true => settings(&loaded),
+        false => summary(&loaded),
+    })
+}
+
+/// Every effective value in the shape of a file, its layer behind it.
+fn settings(loaded: &Loaded) -> String {
+    let mut text = String::new();
+    for table in loaded.settings.tables() {
+        let name = table.section.name();
+        let header = if table.section.is_list() {
+            format!("[[{name}]]")
+        } else {
+            format!("[{name}]")
+        };
+        let _ = writeln!(text, "{header}");
+        for knob in table.section.knobs() {
+            let Some(setting) = table.get(knob.name) else {
+                continue;
+            };
+            let from = match &setting.origin {
+                Origin::File { line, .. } => format!("file, line {line}"),
+                other => other.to_string(),
+            };
+            let line = format!(
+                "{} = {}",
+                knob.name,
+                toml_value(&setting.value.texts(), knob)
+            );
+            let _ = writeln!(text, "{line:<44} # {from}");
+        }
+        text.push('\n');
+    }
+    for warning in &loaded.warnings {
+        let _ = writeln!(text, "# warning: {warning}");
+    }
+    text
+}
+
+/// A value as a file would have it.
+fn toml_value(texts: &[String], knob: &crate::config::knob::Knob) -> String {
+    let quoted = |text: &String| format!("\"{}\"", text.escape_default());
+    match (knob.kind.is_list(), texts) {
+        (true, texts) => format!(
+            "[{}]",
+            texts.iter().map(quoted).collect::<Vec<_>>().join(", ")
+        ),
+        (false, [one]) if knob.kind.is_switch() || one.bytes().all(|b| b.is_ascii_digit()) => {
+            match one.strip_prefix('0') {
+                Some(rest) if !rest.is_empty() => quoted(one),
+                _ => one.clone(),
+            }
+        }
+        (false, texts) => texts.iter().map(quoted).collect(),
+    }
+}
+
+/// Devices, tenants, doors and warnings, as tables for people.
+fn summary(loaded: &Loaded) -> String {
+    let config = &loaded.config;
+    let mut text = String::new();
+    let workers = config.server.workers;
+    let _ = writeln!(
+        text,
+        "server: {workers} workers, data in {}",
+        config.server.data_dir.display()
+    );
+    let _ = writeln!(text, "policy: {}", policy(config));
+    for (i, device) in config.devices.iter().enumerate() {
+        let medium = match &device.medium {
+            Medium::Anon => "anonymous memory".to_string(),
+            Medium::File(path) => format!("file {}", path.display()),
+            Medium::Dax(path) => format!("dax {}", path.display()),
+        };
+        let model = device
+            .model
+            .as_deref()
+            .map_or(String::new(), |m| format!(", model {m}"));
+        let (name, size) = (&device.name, device.size);
+        let _ = writeln!(text, "\ndevice {name}: {medium}, {size}{model}");
+        let rate = None;
+        let _ = match rate {
+            Some(rate) => writeln!(text, "  1 device-second is {rate:.0} standard operations"),
+            None => writeln!(text, "  no profile yet: it is measured on first start"),
+        };
+        tenants(&mut text, config, i, rate);
+    }
+    doors(&mut text, config);
+    for warning in &loaded.warnings {
+        let _ = writeln!(text, "\nwarning: {warning}");
+    }
+    text
+}
+
+fn policy(config: &Config) -> String {
+    let policy = &config.policy;
+    match policy.kind {
+        PolicyKind::None => "none: everything is metered, nothing is held".to_string(),
+        kind => {
+            let kind = if kind == PolicyKind::Limit {
+                "limit"
+            } else {
+                "bytes"
+            };
+            let mode = format!("{:?}", policy.mode).to_lowercase();
+            format!(
+                "{kind}, {mode}, epoch {} x {} ms",
+                policy.epoch_ticks, policy.tick_ms
+            )
+        }
+    }
+}
+
+/// One line per tenant of a device. `rate` is the device's standard operations per second.
+fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>) {
+    let here: Vec<_> = config
+        .tenants
+        .iter()
+        .filter(|t| t.device == device)
+        .collect();
+    if here.is_empty() {
+        return;
+    }
+    let parts: Vec<Part> = here.iter().map(|t| Part::of(t.limit, rate)).collect();
+    let _ = writeln!(
+        text,
+        "  {:<16} {:>10} {:<9} {:<7} {:<26} {:<26} beyond",
+        "tenant", "size", "eviction", "layout", "at most", "at least"
+    );
+    for (i, tenant) in here.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "  {:<16} {:>10} {:<9} {:<7} {:<26} {:<26} {}",
+            tenant.name,
+            tenant.size.to_string(),
+            tenant.eviction.to_string(),
+            tenant.layout.to_string(),
+            parts[i].shown(rate),
+            Part::floor(&parts, i).shown(rate),
+            if tenant.action == Action::Delay {
+                "wait"
+            } else {
+                "reject"
+            },
+        );
+    }
+    let sum: f64 = parts.iter().filter_map(|p| p.share()).sum();
+    if sum > 1.0 {
+        let _ = writeln!(
+            text,
+            "  oversubscribed: the limits add up to {:.0} %",
+            sum * 100.0
+        );
+    }
+}
+
+/// A part of a device, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    /// A share of its time.
+    Share(f64),
+    /// All of it: no limit.
+    Whole,
+    /// So many standard operations per second, on a device without a profile.
+    Unknown(u64),
+}
+
+impl Part {
+    fn of(limit: Option<Limit>, rate: Option<f64>) -> Part {
+        match (limit, rate) {
+            (None, _) => Part::Whole,
+            (Some(Limit::Share(share)), _) => Part::Share(share),
+            (Some(Limit::StdOpsPerS(n)), Some(rate)) => Part::Share(n as f64 / rate),
+            (Some(Limit::StdOpsPerS(n)), None) => Part::Unknown(n),
+        }
+    }
+
+    fn share(&self) -> Option<f64> {
+        match self {
+            Part::Share(share) => Some(*share),
+            _ => None,
+        }
+    }
+
+    /// What the tenant has for sure: its limit, or less where the others' limits leave less.
+    fn floor(parts: &[Part], tenant: usize) -> Part {
+        let mut left = 1.0;
+        for (i, part) in parts.iter().enumerate().filter(|(i, _)| *i != tenant) {
+            match part {
+                Part::Share(share) => left -= share,
+                Part::Whole => return Part::Share(0.0),
+                Part::Unknown(_) => return parts[i],
+            }
+        }
+        match parts[tenant] {
+            Part::Share(share) => Part::Share(share.min(left).max(0.0)),
+            Part::Whole => Part::Share(f64::max(left, 0.0)),
+            unknown => unknown,
+        }
+    }
+
+    fn shown(self, rate: Option<f64>) -> String {
+        match (self, rate) {
+            (Part::Whole, _) => "no limit".to_string(),
+            (Part::Unknown(n), _) => format!("{n} std-ops/s"),
+            (Part::Share(share), Some(rate)) => {
+                format!("{:.1} % ({:.0} std-ops/s)", share * 100.0, share * rate)
+            }
+            (Part::Share(share), None) => format!("{:.1} %", share * 100.0),
+        }
+    }
+}
+
+/// One line per listener: who is reached, and how.
+fn doors(text: &mut String, config: &Config) {
+    text.push('\n');
+    let name = |tenant: &usize| config.tenants[*tenant].name.as_str();
+    for door in &config.doors {
+        let mut ways: Vec<String> = Vec::new();
+        match &door.entry {
+            Entry::Login { tenants } => {
+                for tenant in tenants {
+                    let users = config.tenants[*tenant].users.len();
+                    ways.push(format!("{} by login ({users} users)", name(tenant)));
+                }
+            }
+            Entry::Open { default, prefixes } => {
+                for (prefix, tenant) in prefixes {
+                    let prefix = String::from_utf8_lossy(prefix);
+                    ways.push(format!("{} by keys {prefix}*", name(tenant)));
+                }
+                ways.extend(default.iter().map(|tenant| name(tenant).to_string()));
+            }
+        }
+        let _ = writeln!(text, "listen {}: {}", door.listen, ways.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::load;
+
+    fn loaded(text: &str) -> Loaded {
+        load(text, &Overrides::default()).expect("sound")
+    }
+
+    const THREE: &str = "
+[[tenant]]
+name = \"a\"
+limit = \"42%\"
+[[tenant]]
+name = \"b\"
+key_prefix = \"b:\"
+limit = \"30%\"
+[[tenant]]
+name = \"c\"
+listen = [4242]
+limit = \"50%\"
+";
+
+    #[test]
+    fn the_summary_tells_floors_doors_and_oversubscription() {
+        let text = summary(&loaded(THREE));
+        assert!(
+            text.contains("oversubscribed: the limits add up to 122 %"),
+            "{text}"
+        );
+        let line = |name: &str| {
+            let line = text
+                .lines()
+                .find(|line| line.trim_start().starts_with(name))
+                .expect(name);
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert!(line("a ").contains("42.0 % 20.0 %"), "{text}");
+        assert!(line("c ").contains("50.0 % 28.0 %"), "{text}");
+        assert!(
+            text.contains("listen 127.0.0.1:11211: b by keys b:*, a"),
+            "{text}"
+        );
+        assert!(text.contains("listen 127.0.0.1:4242: c"), "{text}");
+    }
+
+    #[test]
+    fn a_floor_needs_everyone_else_limited() {
+        let parts = [Part::Share(0.4), Part::Whole, Part::Share(0.1)];
+        assert_eq!(Part::floor(&parts, 0), Part::Share(0.0));
+        assert_eq!(Part::floor(&parts, 1), Part::Share(0.5));
+        let known = Part::of(Some(Limit::StdOpsPerS(250)), Some(1000.0));
+        assert_eq!(known, Part::Share(0.25));
+        assert_eq!(
+            Part::of(Some(Limit::StdOpsPerS(250)), None),
+            Part::Unknown(250)
+        );
+    }
+
+    #[test]
+    fn printed_settings_are_a_file_that_means_the_same() {
+        let first = loaded(THREE);
+        let printed = settings(&first);
+        assert!(printed.contains("# file, line 4"), "{printed}");
+        assert!(printed.contains("# default"), "{printed}");
+        assert_eq!(loaded(&printed).config, first.config);
+    }
+}

@@ -1,0 +1,445 @@
+//! Settings to `Config`: derived defaults, and the checks that cross knobs and sections.
+//!
+//! What this module never does: open a device or bind a socket. It reads password files, because
+//! who may log in is part of the configuration.
+
+use super::doors;
+use super::layers::{Problem, Settings, Table};
+use super::value::{Value, nearest};
+use super::*;
+use std::path::Path;
+
+/// A tenant holds at least this many segments, so that one per worker can be open while others
+/// are filled, sealed and freed.
+const SEGMENTS_MIN: u64 = 4;
+/// Sizes that are derived, not stated, are whole multiples of this.
+const DERIVED_STEP: u64 = 1 << 20;
+
+/// What came out: the configuration if nothing is wrong, and what is odd but allowed.
+pub struct Assembled {
+    /// Meaningful only where there are no problems.
+    pub config: Config,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// What is odd.
+    pub warnings: Vec<String>,
+}
+
+/// Makes the configuration of complete settings (defaults filled in).
+pub fn assemble(settings: &Settings) -> Assembled {
+    let mut assembler = Assembler {
+        problems: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let server = server(&settings.server);
+    let policy = policy(&settings.policy);
+    let devices = assembler.devices(&settings.devices, &server.data_dir);
+    let tenants = assembler.tenants(&settings.tenants, &settings.devices, &devices);
+    assembler.odd_limits(&tenants, &devices, &policy);
+    let doors = doors::open(&settings.server, &settings.tenants, &tenants);
+    assembler.problems.extend(doors.problems);
+    assembler.warnings.extend(doors.warnings);
+    let config = Config {
+        server,
+        devices,
+        tenants,
+        policy,
+        doors: doors.doors,
+    };
+    Assembled {
+        config,
+        problems: assembler.problems,
+        warnings: assembler.warnings,
+    }
+}
+
+struct Assembler {
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+}
+
+fn server(table: &Table) -> Server {
+    let workers = match table.count("workers") {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(256)) as u16,
+        n => n as u16,
+    };
+    Server {
+        data_dir: table.path("data_dir").unwrap_or_default(),
+        workers,
+        max_connections: table.count("max_connections") as u32,
+        idle_timeout_s: Some(table.count("idle_timeout_s") as u32).filter(|s| *s > 0),
+        backlog: table.count("backlog") as u32,
+        unix_mode: table.mode("unix_mode"),
+        pin_workers: table.switch("pin_workers"),
+    }
+}
+
+fn policy(table: &Table) -> Policy {
+    Policy {
+        kind: match table.text("kind") {
+            Some("none") => PolicyKind::None,
+            Some("bytes") => PolicyKind::Bytes,
+            _ => PolicyKind::Limit,
+        },
+        mode: match table.text("mode") {
+            Some("paper") => Mode::Paper,
+            _ => Mode::Leased,
+        },
+        epoch_ticks: table.count("epoch_ticks") as u32,
+        tick_ms: table.count("tick_ms") as u32,
+    }
+}
+
+impl Assembler {
+    fn wrong(&mut self, table: &Table, key: &str, message: String) {
+        let path = format!("{}.{key}", table.section.name());
+        self.problems
+            .push(Problem::of(table.origin_of(key), path, message));
+    }
+
+    /// Reports each name that was there before.
+    fn unique_names(&mut self, tables: &[Table]) {
+        for (i, table) in tables.iter().enumerate() {
+            let name = table.text("name");
+            if tables[..i].iter().any(|before| before.text("name") == name) {
+                let name = name.unwrap_or_default();
+                self.wrong(table, "name", format!("{name:?} is there twice"));
+            }
+        }
+    }
+
+    fn devices(&mut self, tables: &[Table], data_dir: &Path) -> Vec<Device> {
+        self.unique_names(tables);
+        let devices: Vec<Device> = tables
+            .iter()
+            .map(|table| self.device(table, data_dir))
+            .collect();
+        for (i, table) in tables.iter().enumerate() {
+            let path = devices[i].medium.path();
+            let shared = devices[..i]
+                .iter()
+                .find(|d| path.is_some() && d.medium.path() == path);
+            if let (Some(path), Some(other)) = (path, shared) {
+                let (path, other) = (path.display(), &other.name);
+                self.wrong(
+                    table,
+                    "path",
+                    format!("{path} is the medium of device {other:?} too"),
+                );
+            }
+        }
+        devices
+    }
+
+    fn device(&mut self, table: &Table, data_dir: &Path) -> Device {
+        let name = table.text("name").unwrap_or_default().to_string();
+        let in_data_dir = |ending: &str| data_dir.join(format!("{name}.{ending}"));
+        let path = table.path("path");
+        let medium = match (table.text("kind"), path) {
+            (Some("anon"), None) => Medium::Anon,
+            (Some("anon"), Some(path)) => {
+                let path = path.display();
+                self.wrong(
+                    table,
+                    "path",
+                    format!("{path}: anonymous memory has no path"),
+                );
+                Medium::Anon
+            }
+            (Some("dax"), Some(path)) => Medium::Dax(path),
+            (Some("dax"), None) => {
+                self.wrong(
+                    table,
+                    "path",
+                    "is missing: a dax device needs one".to_string(),
+                );
+                Medium::Anon
+            }
+            (_, path) => Medium::File(path.unwrap_or_else(|| in_data_dir("media"))),
+        };
+        Device {
+            medium,
+            size: table.bytes("size").unwrap_or_default(),
+            model: table.text("model").map(str::to_string),
+            profile: table
+                .path("profile")
+                .unwrap_or_else(|| in_data_dir("profile.toml")),
+            name,
+        }
+    }
+
+    fn tenants(
+        &mut self,
+        tables: &[Table],
+        device_tables: &[Table],
+        devices: &[Device],
+    ) -> Vec<Tenant> {
+        self.unique_names(tables);
+        let homes: Vec<usize> = tables.iter().map(|t| self.home(t, device_tables)).collect();
+        let sizes = self.sizes(tables, &homes, devices);
+        let tenants: Vec<Tenant> = (tables.iter().zip(&homes).zip(&sizes))
+            .map(|((table, device), size)| self.tenant(table, *device, *size))
+            .collect();
+        for (i, device) in devices.iter().enumerate() {
+            if !homes.contains(&i) {
+                self.warnings
+                    .push(format!("device {:?} has no tenant", device.name));
+            }
+        }
+        tenants
+    }
+
+    /// The index of the tenant's device.
+    fn home(&mut self, table: &Table, devices: &[Table]) -> usize {
+        let names = || devices.iter().filter_map(|d| d.text("name"));
+        let Some(wanted) = table.text("device") else {
+            if devices.len() > 1 {
+                let names = names().collect::<Vec<_>>().join(", ");
+                self.wrong(
+                    table,
+                    "device",
+                    format!("is missing: choose one of {names}"),
+                );
+            }
+            return 0;
+        };
+        names().position(|name| name == wanted).unwrap_or_else(|| {
+            let hint = match nearest(wanted, names()) {
+                Some(name) => format!("; did you mean {name:?}?"),
+                None => String::new(),
+            };
+            self.wrong(
+                table,
+                "device",
+                format!("there is no device {wanted:?}{hint}"),
+            );
+            0
+        })
+    }
+
+    /// Stated sizes as they are; the others get equal parts of what their device has left.
+    fn sizes(&mut self, tables: &[Table], homes: &[usize], devices: &[Device]) -> Vec<Bytes> {
+        let mut sizes: Vec<Option<Bytes>> = tables.iter().map(|t| t.bytes("size")).collect();
+        for (home, device) in devices.iter().enumerate() {
+            let here: Vec<usize> = (0..tables.len()).filter(|i| homes[*i] == home).collect();
+            let mut left = device.size.0;
+            for i in &here {
+                let Some(size) = sizes[*i] else { continue };
+                match left.checked_sub(size.0) {
+                    Some(rest) => left = rest,
+                    None => {
+                        let (left, whole, name) = (Bytes(left), device.size, &device.name);
+                        let message = format!(
+                            "{size} does not fit: device {name:?} has {left} left of {whole}"
+                        );
+                        self.wrong(&tables[*i], "size", message);
+                    }
+                }
+            }
+            let unstated: Vec<usize> = here.into_iter().filter(|i| sizes[*i].is_none()).collect();
+            for i in &unstated {
+                let part = left / unstated.len() as u64;
+                sizes[*i] = Some(Bytes(part - part % DERIVED_STEP));
+            }
+        }
+        sizes.into_iter().map(Option::unwrap_or_default).collect()
+    }
+
+    fn tenant(&mut self, table: &Table, device: usize, size: Bytes) -> Tenant {
+        let segment = table.bytes("segment_bytes").unwrap_or_default();
+        let item_len_max = table.bytes("item_len_max").unwrap_or_default();
+        if size.0 < SEGMENTS_MIN * segment.0 {
+            let message = format!(
+                "{size} hold less than {SEGMENTS_MIN} segments of {segment}: make size larger or \
+                 segment_bytes smaller"
+            );
+            self.wrong(table, "size", message);
+        }
+        if item_len_max > segment {
+            let message =
+                format!("{item_len_max} does not fit a segment: segment_bytes is {segment}");
+            self.wrong(table, "item_len_max", message);
+        }
+        let users_file = table.path("users");
+        let users = users_file
+            .as_deref()
+            .map_or_else(Vec::new, |path| self.users(table, path));
+        if table.text("key_prefix").is_some() && users_file.is_some() {
+            let message = "and users exclude each other: the login already names the tenant";
+            self.wrong(table, "key_prefix", message.to_string());
+        }
+        Tenant {
+            name: table.text("name").unwrap_or_default().to_string(),
+            device,
+            size,
+            eviction: table.parsed("eviction"),
+            layout: table.parsed("layout"),
+            segment_bytes: segment.0 as u32,
+            item_len_max: item_len_max.0 as u32,
+            limit: table.limit("limit"),
+            action: match table.text("action") {
+                Some("reject") => Action::Reject,
+                _ => Action::Delay,
+            },
+            key_prefix: table
+                .text("key_prefix")
+                .map(|prefix| prefix.as_bytes().to_vec()),
+            users_file,
+            users,
+        }
+    }
+
+    fn users(&mut self, table: &Table, path: &Path) -> Vec<User> {
+        match read_users(path) {
+            Ok(users) => users,
+            Err(message) => {
+                self.wrong(table, "users", message);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Limits that do nothing or promise more than there is. Neither is an error: the sum of limits
+    /// may exceed a device on purpose, because a limit is a ceiling and not a reservation.
+    fn odd_limits(&mut self, tenants: &[Tenant], devices: &[Device], policy: &Policy) {
+        if policy.kind == PolicyKind::None {
+            for tenant in tenants.iter().filter(|t| t.limit.is_some()) {
+                let name = &tenant.name;
+                let warning = format!("tenant {name:?} has a limit, but policy.kind is none");
+                self.warnings.push(warning);
+            }
+        }
+        for (home, device) in devices.iter().enumerate() {
+            let shares =
+                tenants
+                    .iter()
+                    .filter(|t| t.device == home)
+                    .filter_map(|t| match t.limit {
+                        Some(Limit::Share(part)) => Some(part),
+                        _ => None,
+                    });
+            let sum: f64 = shares.sum();
+            if sum > 1.0 + 1e-9 {
+                let (name, percent) = (&device.name, sum * 100.0);
+                self.warnings.push(format!(
+                    "device {name:?} is oversubscribed: its tenants' limits add up to {percent:.0} %"
+                ));
+            }
+        }
+    }
+}
+
+/// Reads a password file: lines of `user:password`, as memcached's `-Y` has them; empty lines are
+/// skipped. The error names the file, the line and what is wrong, never a password.
+pub fn read_users(path: &Path) -> Result<Vec<User>, String> {
+    let shown = path.display();
+    let text = std::fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let mut users: Vec<User> = Vec::new();
+    for (i, line) in text.split(|b| *b == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            continue;
+        }
+        let colon = line.iter().position(|b| *b == b':').filter(|at| *at > 0);
+        let Some(at) = colon else {
+            return Err(format!("{shown}, line {}: is not user:password", i + 1));
+        };
+        let (name, password) = (line[..at].to_vec(), line[at + 1..].to_vec());
+        if users.iter().any(|user| user.name == name) {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            return Err(format!(
+                "{shown}, line {}: user {name:?} is there twice",
+                i + 1
+            ));
+        }
+        users.push(User { name, password });
+    }
+    match users.is_empty() {
+        true => Err(format!(
+            "{shown} has no user:password line, so nobody could log in"
+        )),
+        false => Ok(users),
+    }
+}
+
+impl Medium {
+    /// The path of a medium that has one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Medium::Anon => None,
+            Medium::File(path) | Medium::Dax(path) => Some(path),
+        }
+    }
+}
+
+/// Typed looks into a table. A knob without default that nobody set gives `None`; a knob that the
+/// table cannot hold is a bug.
+impl Table {
+    fn value(&self, name: &str) -> Option<&Value> {
+        debug_assert!(
+            self.section.knobs().any(|k| k.name == name),
+            "no knob {name}"
+        );
+        self.get(name).map(|setting| &setting.value)
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        match self.value(name) {
+            Some(Value::Count(n)) => *n,
+            other => unreachable!("{name} is a count with a default, not {other:?}"),
+        }
+    }
+
+    fn mode(&self, name: &str) -> u32 {
+        match self.value(name) {
+            Some(Value::Mode(bits)) => *bits,
+            other => unreachable!("{name} is a mode with a default, not {other:?}"),
+        }
+    }
+
+    fn switch(&self, name: &str) -> bool {
+        self.value(name) == Some(&Value::Switch(true))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.value(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A choice as the type of the room that it is for; a test holds the words against that room.
+    fn parsed<T: std::str::FromStr + Default>(&self, name: &str) -> T {
+        self.text(name)
+            .and_then(|word| word.parse().ok())
+            .unwrap_or_default()
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        match self.value(name) {
+            Some(Value::Path(path)) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    fn bytes(&self, name: &str) -> Option<Bytes> {
+        match self.value(name) {
+            Some(Value::Bytes(bytes)) => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    fn limit(&self, name: &str) -> Option<Limit> {
+        match self.value(name) {
+            Some(Value::Limit(limit)) => *limit,
+            _ => None,
+        }
+    }
+
+    pub(super) fn addresses(&self, name: &str) -> Option<&[Listen]> {
+        match self.value(name) {
+            Some(Value::Addresses(addresses)) => Some(addresses),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The one table of knobs. The TOML file, the flags, the environment, `nyx knobs` and
+//! `docs/knobs.md` are all made from [`KNOBS`]; nothing else knows a knob's name or range.
+//!
+//! What it never does: hold a value. Values live in layers and end up in the `Config`.
+
+use super::value::{Kind, Value};
+use std::fmt;
+
+/// One thing that a user can set.
+#[derive(Debug)]
+pub struct Knob {
+    /// Its table in the file.
+    pub section: Section,
+    /// Its key in the file. Where the value is a bare number, the unit stands last.
+    pub name: &'static str,
+    /// What its values are, with their range.
+    pub kind: Kind,
+    /// What holds where nobody sets it.
+    pub fallback: Fallback,
+    /// The section of the NyxCache paper that it comes from; empty where it is ours.
+    pub paper: &'static str,
+    /// What it does, one or two sentences.
+    pub doc: &'static str,
+}
+
+/// The tables of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// `[server]`
+    Server,
+    /// `[policy]`
+    Policy,
+    /// `[[device]]`, any number of them
+    Device,
+    /// `[[tenant]]`, any number of them
+    Tenant,
+}
+
+/// What holds where nobody sets a knob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// This text, read like any other value.
+    Is(&'static str),
+    /// Nothing; the words say what that means.
+    Unset(&'static str),
+}
+
+impl Section {
+    /// All sections in the order in which people read about them.
+    pub const ALL: [Section; 4] = [
+        Section::Server,
+        Section::Policy,
+        Section::Device,
+        Section::Tenant,
+    ];
+
+    /// The section's key in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Section::Server => "server",
+            Section::Policy => "policy",
+            Section::Device => "device",
+            Section::Tenant => "tenant",
+        }
+    }
+
+    /// Whether a file may have several of it.
+    pub fn is_list(self) -> bool {
+        matches!(self, Section::Device | Section::Tenant)
+    }
+
+    /// Its knobs in table order.
+    pub fn knobs(self) -> impl Iterator<Item = &'static Knob> {
+        KNOBS.iter().filter(move |knob| knob.section == self)
+    }
+}
+
+impl Knob {
+    /// The knob of this name in a section. Panics where there is none: names are written in code.
+    pub fn named(section: Section, name: &str) -> &'static Knob {
+        let found = section.knobs().find(|knob| knob.name == name);
+        found.unwrap_or_else(|| panic!("the table has no knob {}.{name}", section.name()))
+    }
+
+    /// The long flag without its dashes: `workers`, `tenant-size`.
+    pub fn flag(&self) -> String {
+        let name = self.name.replace('_', "-");
+        match self.section {
+            Section::Server => name,
+            section => format!("{}-{name}", section.name()),
+        }
+    }
+
+    /// The environment variable: `NYX_WORKERS`, `NYX_TENANT_SIZE`.
+    pub fn env(&self) -> String {
+        format!("NYX_{}", self.flag().replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// The default as a value.
+    pub fn fallback_value(&self) -> Option<Value> {
+        match self.fallback {
+            Fallback::Unset(_) => None,
+            Fallback::Is(text) => Some(
+                self.kind
+                    .parse(&[text.to_string()])
+                    .expect("a test parses every default of the table"),
+            ),
+        }
+    }
+}
+
+/// Shows the knob as the file nests it, `tenant.size`.
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.section.name(), self.name)
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+
+/// Every knob there is.
+pub static KNOBS: &[Knob] = &[
+    Knob {
+        section: Section::Server,
+        name: "listen",
+        kind: Kind::Addresses,
+        fallback: Fallback::Is("127.0.0.1:11211"),
+        paper: "",
+        doc: "Addresses of the doors shared by all tenants that have no listener of their own: \
+              IP:PORT, a bare port of 127.0.0.1, or unix:PATH.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "data_dir",
+        kind: Kind::Path,
+        fallback: Fallback::Is("nyx-data"),
+        paper: "",
+        doc: "Directory of media files and profiles that do not say where they are; made when \
+              missing.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "workers",
+        kind: Kind::Count {
+            unit: "threads",
+            min: 0,
+            max: 256,
+        },
+        fallback: Fallback::Is("0"),
+        paper: "",
+        doc: "Data-path threads; 0 takes one per CPU.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "pin_workers",
+        kind: Kind::Switch,
+        fallback: Fallback::Is("false"),
+        paper: "",
+        doc: "Pins each worker to a CPU of its own.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "max_connections",
+        kind: Kind::Count {
+            unit: "connections",
+            min: 1,
+            max: 1_000_000,
+        },
+        fallback: Fallback::Is("16384"),
+        paper: "",
+        doc: "Connections beyond this many are answered with an error and closed.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "idle_timeout_s",
+        kind: Kind::Count {
+            unit: "s",
+            min: 0,
+            max: 31_536_000,
+        },
+        fallback: Fallback::Is("0"),
+        paper: "",
+        doc: "A connection that was silent for so long is closed; 0 never closes one.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "backlog",
+        kind: Kind::Count {
+            unit: "connections",
+            min: 1,
+            max: 65_535,
+        },
+        fallback: Fallback::Is("1024"),
+        paper: "",
+        doc: "Connections that may wait for accept on each listener.",
+    },
+    Knob {
+        section: Section::Server,
+        name: "unix_mode",
+        kind: Kind::Mode,
+        fallback: Fallback::Is("0700"),
+        paper: "",
+        doc: "Permission bits of unix sockets, octal.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "kind",
+        kind: Kind::Choice(&["none", "limit", "bytes"]),
+        fallback: Fallback::Is("limit"),
+        paper: "3.4, 4.2",
+        doc: "none meters and never holds; limit keeps tenants with a limit below it in device \
+              time; bytes takes the same limits as byte rates, blind to their cost (the baseline).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "mode",
+        kind: Kind::Choice(&["leased", "paper"]),
+        fallback: Fallback::Is("leased"),
+        paper: "3.4",
+        doc: "leased enforces limits exactly at each access; paper reads usage each tick and holds \
+              who is over until the epoch ends (Algorithm 1).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "epoch_ticks",
+        kind: Kind::Count {
+            unit: "ticks",
+            min: 1,
+            max: 10_000,
+        },
+        fallback: Fallback::Is("100"),
+        paper: "3.6",
+        doc: "Ticks per epoch (EpochLen).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "tick_ms",
+        kind: Kind::Count {
+            unit: "ms",
+            min: 1,
+            max: 1_000,
+        },
+        fallback: Fallback::Is("10"),
+        paper: "3.6",
+        doc: "Time between two looks of the controller (TickLen).",
+    },
+    Knob {
+        section: Section::Device,
+        name: "name",
+        kind: Kind::Name,
+        fallback: Fallback::Is("main"),
+        paper: "",
+        doc: "Names the device; unique.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "kind",
+        kind: Kind::Choice(&["anon", "file", "dax"]),
+        fallback: Fallback::Is("file"),
+        paper: "",
+        doc: "anon is memory that is gone with the process, file a mapped file, dax persistent or \
+              CXL memory through a DAX file or device.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "path",
+        kind: Kind::Path,
+        fallback: Fallback::Unset("for a file: DATA_DIR/NAME.media"),
+        paper: "",
+        doc: "The file or device node.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "size",
+        kind: Kind::Bytes {
+            min: 4 * MIB,
+            max: 64 * TIB,
+            power_of_two: false,
+        },
+        fallback: Fallback::Is("1GiB"),
+        paper: "",
+        doc: "How much of the medium Nyx uses; a file is made this large at once.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "model",
+        kind: Kind::Text,
+        fallback: Fallback::Unset("the bare medium"),
+        paper: "2.2.1",
+        doc: "A device model laid over the medium in real time: optane-2dimm, optane-2dimm/8, cxl, \
+              ull-ssd, flash, or a parameter file. Its figures count as emulated.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "profile",
+        kind: Kind::Path,
+        fallback: Fallback::Unset("DATA_DIR/NAME.profile.toml"),
+        paper: "3.3",
+        doc: "The MaxIOPS profile; made on first start, and by nyx profile.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "name",
+        kind: Kind::Name,
+        fallback: Fallback::Is("default"),
+        paper: "",
+        doc: "Names the tenant; unique.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "device",
+        kind: Kind::Name,
+        fallback: Fallback::Unset("the only device"),
+        paper: "",
+        doc: "The name of the device that holds its values.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "size",
+        kind: Kind::Bytes {
+            min: 4 * MIB,
+            max: 64 * TIB,
+            power_of_two: false,
+        },
+        fallback: Fallback::Unset("an equal part of what the device has left"),
+        paper: "3.4",
+        doc: "All that it may occupy: values, keys and index.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "eviction",
+        kind: Kind::Choice(&["fifo", "lru", "lfu", "s3-fifo", "merge"]),
+        fallback: Fallback::Is("s3-fifo"),
+        paper: "3.1",
+        doc: "Which of its own items leave when it is full.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "layout",
+        kind: Kind::Choice(&["split", "inline"]),
+        fallback: Fallback::Is("split"),
+        paper: "3.5",
+        doc: "split keeps keys in DRAM and values on the medium; inline puts both on the medium \
+              by cached stores, to measure what the split gains.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "segment_bytes",
+        kind: Kind::Bytes {
+            min: 64 * KIB,
+            max: 64 * MIB,
+            power_of_two: true,
+        },
+        fallback: Fallback::Is("1MiB"),
+        paper: "3.5",
+        doc: "Size of a segment, a power of two; no value can be longer.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "item_len_max",
+        kind: Kind::Bytes {
+            min: KIB,
+            max: 16 * MIB - 1,
+            power_of_two: false,
+        },
+        fallback: Fallback::Is("1MiB"),
+        paper: "",
+        doc: "The longest value in bytes that it stores.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "listen",
+        kind: Kind::Addresses,
+        fallback: Fallback::Unset("server.listen"),
+        paper: "",
+        doc: "Addresses of its own; tenants may share one if each has users or a key prefix.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "key_prefix",
+        kind: Kind::Prefix,
+        fallback: Fallback::Unset("none"),
+        paper: "",
+        doc: "Keys that start with it are this tenant's, on a door without login.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "users",
+        kind: Kind::Path,
+        fallback: Fallback::Unset("no login"),
+        paper: "",
+        doc: "A file of user:password lines; its doors then ask for a memcached ASCII login.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "limit",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What it may use of its device: \"250000 std-ops/s\" (1 KiB random reads of this \
+              device), \"42%\" of the device's time, or none.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "action",
+        kind: Kind::Choice(&["delay", "reject"]),
+        fallback: Fallback::Is("delay"),
+        paper: "3.3",
+        doc: "A request beyond the limit waits (delay) or is answered SERVER_ERROR 307 busy \
+              (reject).",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_default_reads_and_prints_back() {
+        for knob in KNOBS {
+            if let Fallback::Is(text) = knob.fallback {
+                let value = knob
+                    .kind
+                    .parse(&[text.to_string()])
+                    .expect(&knob.to_string());
+                let again = knob.kind.parse(&value.texts()).expect(&knob.to_string());
+                assert_eq!(value, again, "{knob}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_flags_and_variables_are_unique() {
+        let mut seen = BTreeSet::new();
+        for knob in KNOBS {
+            assert!(seen.insert(knob.to_string()), "{knob} twice");
+            assert!(seen.insert(knob.flag()), "--{} twice", knob.flag());
+            assert!(seen.insert(knob.env()), "{} twice", knob.env());
+        }
+    }
+
+    #[test]
+    fn bare_numbers_carry_their_unit_last() {
+        for knob in KNOBS {
+            if let Kind::Count { unit, .. } = knob.kind {
+                let last = knob.name.rsplit('_').next().unwrap_or_default();
+                let says_unit = last == unit || ["workers", "backlog"].contains(&last);
+                assert!(says_unit, "{knob} is in {unit}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_knob_is_documented_in_a_sentence() {
+        for knob in KNOBS {
+            assert!(knob.doc.ends_with('.') && knob.doc.len() > 20, "{knob}");
+        }
+    }
+}

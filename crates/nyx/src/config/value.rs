@@ -1,0 +1,449 @@
+//! What a knob's value is: its kind with its range, and reading it from text.
+//!
+//! Every layer - file, environment, flag - hands in text, so that a value means the same wherever
+//! it was written. What this module never does: know where a value came from.
+
+use super::{Limit, Listen};
+use nyx_base::Bytes;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// What the values of a knob are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number of `unit`s within `min..=max`.
+    Count {
+        /// What is counted.
+        unit: &'static str,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// A size in bytes within `min..=max`.
+    Bytes {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+        /// Whether only powers of two will do.
+        power_of_two: bool,
+    },
+    /// true or false.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// The name of a device or tenant: letters, digits, `_`, `-` and `.`, at most 64 of them.
+    Name,
+    /// The beginning of keys: 1 to 200 printable ASCII characters without space.
+    Prefix,
+    /// Any text.
+    Text,
+    /// A path.
+    Path,
+    /// Any number of addresses.
+    Addresses,
+    /// A limit on device use.
+    Limit,
+    /// Permission bits in octal.
+    Mode,
+}
+
+/// A value that lies in its knob's range.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Of `Kind::Count`.
+    Count(u64),
+    /// Of `Kind::Bytes`.
+    Bytes(Bytes),
+    /// Of `Kind::Switch`.
+    Switch(bool),
+    /// Of `Kind::Choice`, `Kind::Name`, `Kind::Prefix` and `Kind::Text`.
+    Text(String),
+    /// Of `Kind::Path`.
+    Path(PathBuf),
+    /// Of `Kind::Addresses`.
+    Addresses(Vec<Listen>),
+    /// Of `Kind::Limit`.
+    Limit(Option<Limit>),
+    /// Of `Kind::Mode`.
+    Mode(u32),
+}
+
+impl Kind {
+    /// Whether a list of texts is meant, not one.
+    pub fn is_list(self) -> bool {
+        self == Kind::Addresses
+    }
+
+    /// Whether a file may write it as a bare integer.
+    pub fn takes_integer(self) -> bool {
+        matches!(
+            self,
+            Kind::Count { .. } | Kind::Bytes { .. } | Kind::Addresses
+        )
+    }
+
+    /// Whether a file writes it as a boolean.
+    pub fn is_switch(self) -> bool {
+        self == Kind::Switch
+    }
+
+    /// Reads a value; the error names the text, the unit and the range.
+    ///
+    /// `texts` holds one text, or for a list any number.
+    pub fn parse(self, texts: &[String]) -> Result<Value, String> {
+        if self == Kind::Addresses {
+            let addresses = texts
+                .iter()
+                .map(|text| text.parse())
+                .collect::<Result<_, String>>()?;
+            return Ok(Value::Addresses(addresses));
+        }
+        let [text] = texts else {
+            return Err(format!("takes one value, got {}", texts.len()));
+        };
+        let text = text.as_str();
+        match self {
+            Kind::Count { unit, min, max } => parse_count(text, unit, min, max).map(Value::Count),
+            Kind::Bytes {
+                min,
+                max,
+                power_of_two,
+            } => parse_bytes(text, min, max, power_of_two).map(Value::Bytes),
+            Kind::Switch => match text {
+                "true" => Ok(Value::Switch(true)),
+                "false" => Ok(Value::Switch(false)),
+                _ => Err(format!("{text:?} is neither true nor false")),
+            },
+            Kind::Choice(words) => parse_choice(text, words).map(Value::Text),
+            Kind::Name => parse_name(text).map(Value::Text),
+            Kind::Prefix => parse_prefix(text).map(Value::Text),
+            Kind::Text | Kind::Path if text.is_empty() => Err("is empty".to_string()),
+            Kind::Text => Ok(Value::Text(text.to_string())),
+            Kind::Path => Ok(Value::Path(PathBuf::from(text))),
+            Kind::Limit => parse_limit(text).map(Value::Limit),
+            Kind::Mode => parse_mode(text).map(Value::Mode),
+            Kind::Addresses => unreachable!("handled above"),
+        }
+    }
+
+    /// The unit of the values, as docs show it.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Kind::Count { unit, .. } => unit,
+            Kind::Bytes { .. } => "bytes",
+            Kind::Limit => "std-ops/s or %",
+            Kind::Mode => "octal",
+            _ => "",
+        }
+    }
+}
+
+/// Shows the range or the choices, as docs and errors have them.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Count { unit, min, max } => write!(f, "{min} to {max} {unit}"),
+            Kind::Bytes {
+                min,
+                max,
+                power_of_two,
+            } => {
+                write!(f, "{} to {}", Bytes(*min), Bytes(*max))?;
+                if *power_of_two {
+                    f.write_str(", a power of two")
+                } else {
+                    Ok(())
+                }
+            }
+            Kind::Switch => f.write_str("true, false"),
+            Kind::Choice(words) => f.write_str(&words.join(", ")),
+            Kind::Name => f.write_str("1 to 64 letters, digits, _ - ."),
+            Kind::Prefix => f.write_str("1 to 200 printable characters, no space"),
+            Kind::Text => f.write_str("text"),
+            Kind::Path => f.write_str("a path"),
+            Kind::Addresses => f.write_str("list of IP:PORT, PORT, unix:PATH"),
+            Kind::Limit => f.write_str("none, N std-ops/s, or over 0 % to 100 %"),
+            Kind::Mode => f.write_str("0000 to 0777"),
+        }
+    }
+}
+
+impl Value {
+    /// The value as text that `Kind::parse` reads back.
+    pub fn texts(&self) -> Vec<String> {
+        match self {
+            Value::Addresses(addresses) => addresses.iter().map(Listen::to_string).collect(),
+            one => vec![one.to_string()],
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Count(n) => write!(f, "{n}"),
+            Value::Bytes(bytes) => f.write_str(&exact_size(*bytes)),
+            Value::Switch(on) => write!(f, "{on}"),
+            Value::Text(text) => f.write_str(text),
+            Value::Path(path) => write!(f, "{}", path.display()),
+            Value::Addresses(_) => f.write_str(&self.texts().join(",")),
+            Value::Limit(None) => f.write_str("none"),
+            Value::Limit(Some(limit)) => write!(f, "{limit}"),
+            Value::Mode(bits) => write!(f, "{bits:04o}"),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::StdOpsPerS(n) => write!(f, "{n} std-ops/s"),
+            // Rounded, because 0.07 * 100 is not 7.
+            Limit::Share(part) => write!(f, "{}%", (part * 1e8).round() / 1e6),
+        }
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() || path.len() > 107 {
+                let len = path.len();
+                return Err(format!(
+                    "{text:?}: a socket's path has 1 to 107 bytes, not {len}"
+                ));
+            }
+            return Ok(Listen::Unix(PathBuf::from(path)));
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            return Ok(Listen::Tcp(SocketAddr::new(localhost, port)));
+        }
+        text.parse().map(Listen::Tcp).map_err(|_| {
+            format!("{text:?} is no address: write IP:PORT (127.0.0.1:11211), PORT, or unix:PATH")
+        })
+    }
+}
+
+/// A size in the largest unit that divides it, so that reading it back gives the same bytes.
+fn exact_size(bytes: Bytes) -> String {
+    let scales = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let fits = |shift: u32| bytes.0 > 0 && bytes.0.trailing_zeros() >= shift;
+    match scales.iter().find(|(_, shift)| fits(*shift)) {
+        Some((name, shift)) => format!("{}{name}", bytes.0 >> shift),
+        None => bytes.0.to_string(),
+    }
+}
+
+fn parse_count(text: &str, unit: &str, min: u64, max: u64) -> Result<u64, String> {
+    let number = text.parse::<u64>().ok().filter(|n| (min..=max).contains(n));
+    number.ok_or_else(|| format!("{text:?} is not a number from {min} to {max} {unit}"))
+}
+
+fn parse_bytes(text: &str, min: u64, max: u64, power_of_two: bool) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse()?;
+    if !(min..=max).contains(&bytes.0) {
+        let (min, max) = (Bytes(min), Bytes(max));
+        return Err(format!("{bytes} is out of range: from {min} to {max}"));
+    }
+    if power_of_two && !bytes.0.is_power_of_two() {
+        let (below, above) = (
+            Bytes(bytes.0.next_power_of_two() / 2),
+            bytes.0.next_power_of_two(),
+        );
+        let above = Bytes(above);
+        return Err(format!(
+            "{bytes} is not a power of two; the nearest are {below} and {above}"
+        ));
+    }
+    Ok(bytes)
+}
+
+fn parse_choice(text: &str, words: &[&str]) -> Result<String, String> {
+    if words.contains(&text) {
+        return Ok(text.to_string());
+    }
+    let hint = match nearest(text, words.iter().copied()) {
+        Some(word) => format!("; did you mean `{word}`?"),
+        None => String::new(),
+    };
+    Err(format!("{text:?} is none of {}{hint}", words.join(", ")))
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    if (1..=64).contains(&text.len()) && text.bytes().all(fine) {
+        return Ok(text.to_string());
+    }
+    Err(format!(
+        "{text:?} is no name: 1 to 64 letters, digits, `_`, `-` and `.`"
+    ))
+}
+
+fn parse_prefix(text: &str) -> Result<String, String> {
+    if (1..=200).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(text.to_string());
+    }
+    Err(format!(
+        "{text:?} is no key prefix: 1 to 200 printable ASCII characters, no space"
+    ))
+}
+
+fn parse_limit(text: &str) -> Result<Option<Limit>, String> {
+    let text = text.trim();
+    if text == "none" {
+        return Ok(None);
+    }
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent = percent
+            .trim()
+            .parse::<f64>()
+            .ok()
+            .filter(|p| *p > 0.0 && *p <= 100.0);
+        let percent = percent.ok_or_else(|| format!("{text:?} is not over 0 % and up to 100 %"))?;
+        return Ok(Some(Limit::Share(percent / 100.0)));
+    }
+    let number = text
+        .strip_suffix("std-ops/s")
+        .map(|n| n.trim().replace('_', ""));
+    match number
+        .and_then(|n| n.parse::<u64>().ok())
+        .filter(|n| *n > 0)
+    {
+        Some(n) => Ok(Some(Limit::StdOpsPerS(n))),
+        None => Err(format!(
+            "{text:?} is no limit: write \"250000 std-ops/s\", \"42%\" of the device, or \"none\""
+        )),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let bits = u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|bits| *bits <= 0o777);
+    bits.ok_or_else(|| format!("{text:?} is not octal permission bits from 0000 to 0777"))
+}
+
+/// The word that a mistyped one was probably meant to be.
+pub fn nearest<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const ALIKE_MIN: f64 = 0.75;
+    words
+        .map(|word| (strsim::jaro_winkler(typed, word), word))
+        .filter(|(alike, _)| *alike >= ALIKE_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kind: Kind, text: &str) -> Result<Value, String> {
+        kind.parse(&[text.to_string()])
+    }
+
+    #[test]
+    fn a_number_out_of_range_names_range_and_unit() {
+        let kind = Kind::Count {
+            unit: "ms",
+            min: 1,
+            max: 1000,
+        };
+        assert_eq!(read(kind, "10"), Ok(Value::Count(10)));
+        for text in ["0", "1001", "-1", "ten", ""] {
+            let error = read(kind, text).expect_err(text);
+            assert!(
+                error.contains("1 to 1000 ms") && error.contains(text),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_keep_their_bytes_through_print_and_read() {
+        let kind = Kind::Bytes {
+            min: 1,
+            max: 1 << 50,
+            power_of_two: false,
+        };
+        for bytes in [1, 1023, 1024, 1 << 20, (1 << 20) + 1, 1536 << 20, 3 << 40] {
+            let value = Value::Bytes(Bytes(bytes));
+            assert_eq!(kind.parse(&value.texts()), Ok(value));
+        }
+        let kind = Kind::Bytes {
+            min: 1 << 16,
+            max: 1 << 26,
+            power_of_two: true,
+        };
+        let error = read(kind, "3MiB").expect_err("3MiB");
+        assert!(
+            error.contains("2 MiB") && error.contains("4 MiB"),
+            "{error}"
+        );
+        assert!(read(kind, "1KiB").expect_err("1KiB").contains("64 KiB"));
+    }
+
+    #[test]
+    fn limits_read_in_both_units() {
+        assert_eq!(
+            read(Kind::Limit, "42%"),
+            Ok(Value::Limit(Some(Limit::Share(0.42))))
+        );
+        let std_ops = Ok(Value::Limit(Some(Limit::StdOpsPerS(250_000))));
+        assert_eq!(read(Kind::Limit, "250_000 std-ops/s"), std_ops);
+        assert_eq!(read(Kind::Limit, "none"), Ok(Value::Limit(None)));
+        for text in [
+            "0%",
+            "101%",
+            "nan%",
+            "5",
+            "-5 std-ops/s",
+            "0 std-ops/s",
+            "5 GB/s",
+            "%",
+        ] {
+            read(Kind::Limit, text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn addresses_read_in_all_three_forms() {
+        for (text, printed) in [
+            ("11211", "127.0.0.1:11211"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:0", "[::1]:0"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+        ] {
+            let value = read(Kind::Addresses, text).expect(text);
+            assert_eq!(value.to_string(), printed);
+        }
+        for text in ["", "localhost:1", "70000", "unix:", "127.0.0.1"] {
+            read(Kind::Addresses, text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn a_mistyped_choice_gets_the_likely_word() {
+        let kind = Kind::Choice(&["fifo", "lru", "s3-fifo"]);
+        assert!(
+            read(kind, "s3fifo")
+                .expect_err("s3fifo")
+                .contains("did you mean `s3-fifo`")
+        );
+        assert!(!read(kind, "zzz").expect_err("zzz").contains("did you mean"));
+    }
+
+    #[test]
+    fn prefixes_names_and_modes_refuse_what_cannot_be_one() {
+        read(Kind::Prefix, "a b").expect_err("space");
+        read(Kind::Prefix, "").expect_err("empty");
+        read(Kind::Name, "../x").expect_err("slash");
+        assert_eq!(read(Kind::Mode, "0700"), Ok(Value::Mode(0o700)));
+        read(Kind::Mode, "0800").expect_err("not octal");
+    }
+}
