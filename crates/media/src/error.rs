@@ -146,4 +146,12 @@ pub enum MediaError {
         /// What is wrong, with the value.
         reason: String,
     },
+    /// A profile that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the value.
+        reason: String,
+    },
 }

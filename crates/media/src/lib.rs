@@ -9,7 +9,7 @@
 //! * [`mapped`]: anonymous, file and DAX mappings; [`prim`]: NT stores, clwb, copies.
 //! * [`clock`]: the machine's clock.
 //! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
-//! * `profile`: MaxIOPS by operation and size, its file and its rate card.
+//! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
 //! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
 
 pub mod clock;
@@ -22,6 +22,7 @@ pub mod mapped;
 mod mapping;
 pub mod model;
 pub mod prim;
+pub mod profile;
 
 pub use clock::TscClock;
 pub use dram::Region;
@@ -29,6 +30,9 @@ pub use emulate::Emulated;
 pub use error::MediaError;
 pub use front::Front;
 pub use mapped::{Durability, Mapped, Origin};
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What an access does to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +53,8 @@ pub enum Via {
 }
 
 /// What kind of evidence a number got from this medium is. The kinds never share a table column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Evidence {
     /// This machine's DRAM, file or device.
     Real,
@@ -57,6 +62,16 @@ pub enum Evidence {
     Emulated,
     /// Virtual time.
     Simulated,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Evidence::Real => "real",
+            Evidence::Emulated => "emulated",
+            Evidence::Simulated => "simulated",
+        })
+    }
 }
 
 /// One byte-addressable device.

@@ -147,13 +147,14 @@ impl Model {
                 done: now,
             };
         }
-        let (mut issued, mut done, mut lines) = (now.0 * TICKS_PER_NS, 0, 0);
+        let start = now.0 * TICKS_PER_NS;
+        let (mut issued, mut done, mut lines) = (start, 0, 0);
         for piece in self.pieces(at, len) {
             issued = self.load.next_issue(front, issued);
-            done = done.max(self.load_piece(front, self.load, issued, piece));
+            done = done.max(self.load_piece(front, self.load, [start, issued], piece));
             lines += 1;
         }
-        self.waste(front, issued, at + len, len);
+        self.waste(front, start, at + len, len);
         self.timing(front, issued, done, len, lines)
     }
 
@@ -179,10 +180,11 @@ impl Model {
         }
         let (evict, unit) = (self.params.store.evict_bytes, self.params.media.unit_bytes);
         let evict_units = evict.div_ceil(unit);
-        let (mut issued, mut done, mut lines) = (now.0 * TICKS_PER_NS, 0, 0);
+        let start = now.0 * TICKS_PER_NS;
+        let (mut issued, mut done, mut lines) = (start, 0, 0);
         for piece in self.pieces(at, len) {
             issued = self.fill.next_issue(front, issued);
-            done = done.max(self.load_piece(front, self.fill, issued, piece));
+            done = done.max(self.load_piece(front, self.fill, [start, issued], piece));
             let evictions = (piece.chunks * 64).div_ceil(evict);
             let work = evictions * evict_units * self.service.write_unit;
             issued += self.store(piece.line, issued, work);
@@ -208,31 +210,37 @@ impl Model {
         }
     }
 
-    /// Issues a line's load and notes when it arrives.
-    fn load_piece(&self, front: &mut Front, load: LoadTicks, issued: u64, piece: Piece) -> u64 {
-        let wait = self.fetch(piece.line, issued, piece.units * self.service.read_unit);
-        let done = issued + load.latency + wait;
+    /// Loads a line at `issued`, for an operation that began at `start`, and notes its arrival.
+    fn load_piece(
+        &self,
+        front: &mut Front,
+        load: LoadTicks,
+        [start, issued]: [u64; 2],
+        piece: Piece,
+    ) -> u64 {
+        let work = piece.units * self.service.read_unit;
+        let done = issued + load.latency + self.fetch(piece.line, start, issued, work);
         front.push(done, issued);
         done
     }
 
     /// The lines that the prefetcher reads in vain behind an operation of `len` bytes.
-    fn waste(&self, front: &mut Front, issued: u64, end: u64, len: u64) {
+    fn waste(&self, front: &mut Front, start: u64, end: u64, len: u64) {
         front.waste += (self.params.waste_lines(len) * WASTE_UNIT) as u64;
         let next = end.div_ceil(self.params.media.line_bytes);
         for line in next..next + front.waste / WASTE_UNIT as u64 {
             let units = self.params.media.line_bytes / self.params.media.unit_bytes;
-            self.fetch(line, issued, units * self.service.read_unit);
+            self.fetch(line, start, start, units * self.service.read_unit);
         }
         front.waste %= WASTE_UNIT as u64;
     }
 
-    /// Serves a read of `work` ticks that comes at `now`; returns how long it waits.
-    fn fetch(&self, line: u64, now: u64, work: u64) -> u64 {
+    /// Serves a read of `work` ticks, see [`Partition::read`].
+    fn fetch(&self, line: u64, now: u64, issued: u64, work: u64) -> u64 {
         let (module, partition) = self.place(line);
         let mut module = lock(&self.modules[module]);
         module.busy += work;
-        module.partitions[partition].read(&self.service, now, work)
+        module.partitions[partition].read(&self.service, now, issued, work)
     }
 
     /// Buffers a write of `work` ticks that comes at `now`; returns how long the thread waits for
@@ -295,7 +303,10 @@ impl Partition {
         }
     }
 
-    fn read(&mut self, service: &Service, now: u64, work: u64) -> u64 {
+    /// Serves a read of an operation that begins at `now`, whose line comes at `issued`; returns
+    /// how long the line waits. Its work is booked from `now` on: booked from `issued`, it would
+    /// leave a gap before it that no other thread's line could fill any more.
+    fn read(&mut self, service: &Service, now: u64, issued: u64, work: u64) -> u64 {
         self.advance(service, now);
         let mut start = now.max(self.free);
         if self.batch_end > start {
@@ -311,7 +322,7 @@ impl Partition {
             }
         }
         self.free = start + work;
-        start - now
+        start.saturating_sub(issued)
     }
 
     fn write(&mut self, now: u64, work: u64) {
