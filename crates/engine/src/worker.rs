@@ -29,6 +29,13 @@ impl Worker {
         self.eras.enter(self.tolls.worker());
     }
 
+    /// Waits until what was read from modelled devices would have arrived. Call it after a batch,
+    /// before its answers are sent.
+    #[inline]
+    pub fn settle(&mut self) {
+        self.tolls.settle();
+    }
+
     /// Ends the last batch. Call it before waiting for events.
     #[inline]
     pub fn leave(&mut self) {

@@ -60,6 +60,8 @@ pub struct Tolls {
     clock: Arc<dyn Clock>,
     front: Front,
     lanes: Vec<Option<LaneState>>,
+    /// The devices of the lanes, each once.
+    devices: Vec<Arc<Device>>,
 }
 
 /// A tenant's metered way to its device, for the length of one command.
@@ -77,6 +79,7 @@ impl Tolls {
             clock,
             front: Front::default(),
             lanes: Vec::new(),
+            devices: Vec::new(),
         }
     }
 
@@ -97,6 +100,9 @@ impl Tolls {
         if self.lanes.len() <= at {
             self.lanes.resize_with(at + 1, || None);
         }
+        if !self.devices.iter().any(|known| Arc::ptr_eq(known, &device)) {
+            self.devices.push(device.clone());
+        }
         self.lanes[at] = Some(LaneState {
             device,
             account,
@@ -104,6 +110,14 @@ impl Tolls {
             lease_ps: 0,
             debt: Nanos::ZERO,
         });
+    }
+
+    /// Waits until every read of this worker has arrived. Call it once per batch, before the bytes
+    /// are handed out; it matters for modelled devices only.
+    pub fn settle(&mut self) {
+        for device in &self.devices {
+            device.media.settle(&mut self.front);
+        }
     }
 
     /// The lane of `tenant`. Panics where none was opened.

@@ -43,6 +43,7 @@ impl Process for EngineWork {
     fn process(&mut self, group: &mut Group, conns: &mut Conns, now: Now) {
         self.worker.enter();
         while self.round(group, conns, now) {}
+        self.worker.settle();
     }
 
     fn maintain(&mut self, now: Now) -> bool {

@@ -71,7 +71,7 @@ impl Held {
     /// Takes up to `limit` connections of each tenant whose time has come.
     pub(crate) fn take_due(&mut self, now: Instant, limit: usize, into: &mut Vec<ConnId>) {
         for queue in &mut self.queues {
-            if !queue.until.is_some_and(|until| until <= now) {
+            if queue.until.is_none_or(|until| until > now) {
                 continue;
             }
             let n = queue.conns.len().min(limit);
