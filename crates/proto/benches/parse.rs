@@ -19,30 +19,20 @@ fn main() {
         .map(|i| format!("user:profile:{i:06}:abcdefghijkl").into_bytes())
         .collect();
     assert!(keys.iter().all(|key| key.len() == 32));
-    let value = [b'x'; 100];
-    let shapes: [(&str, Box<dyn Fn(&mut Vec<u8>, &[u8])>); 7] = [
-        ("get, 32 B key", Box::new(|out, key| request::get(out, key))),
-        (
-            "gets, 32 B key",
-            Box::new(|out, key| request::gets(out, key)),
-        ),
-        (
-            "get, 16 keys of 32 B",
-            Box::new(|out, key| request::multiget(out, [key; 16])),
-        ),
-        (
-            "set, 100 B",
-            Box::new(move |out, key| request::set(out, key, 0, Exptime(0), &value)),
-        ),
-        ("delete", Box::new(|out, key| request::delete(out, key))),
-        (
-            "mg v",
-            Box::new(|out, key| request::meta_get(out, key, b"v")),
-        ),
-        (
-            "mg k f c t v O",
-            Box::new(|out, key| request::meta_get(out, key, b"k f c t v O17")),
-        ),
+    let shapes: [(&str, fn(&mut Vec<u8>, &[u8])); 7] = [
+        ("get, 32 B key", request::get),
+        ("gets, 32 B key", request::gets),
+        ("get, 16 keys of 32 B", |out, key| {
+            request::multiget(out, [key; 16])
+        }),
+        ("set, 100 B", |out, key| {
+            request::set(out, key, 0, Exptime(0), &[b'x'; 100])
+        }),
+        ("delete", request::delete),
+        ("mg v", |out, key| request::meta_get(out, key, b"v")),
+        ("mg k f c t v O", |out, key| {
+            request::meta_get(out, key, b"k f c t v O17")
+        }),
     ];
     for (name, write) in &shapes {
         let mut input = Vec::new();

@@ -5,7 +5,7 @@
 /// Decodes `text` into the front of `into`; the length of the result. `None` where `text` is empty,
 /// no base64, or longer than `into` can hold.
 pub(crate) fn decode(text: &[u8], into: &mut [u8]) -> Option<usize> {
-    if text.is_empty() || text.len() % 4 != 0 || text.len() / 4 * 3 > into.len() {
+    if text.is_empty() || !text.len().is_multiple_of(4) || text.len() / 4 * 3 > into.len() {
         return None;
     }
     let padding = text

@@ -75,7 +75,7 @@ impl fmt::Debug for FlagSet {
 }
 
 /// Every letter that is a flag of some meta command.
-const FLAGS: &[u8] = b"bcfhklqstuvxCDEFIJLMNOPRST";
+const FLAGS: &[u8] = b"bcfhklqstuvxCDEFIJLMNOPRT";
 
 const BIT_OF_LETTER: [u8; 256] = {
     let mut table = [u8::MAX; 256];

@@ -131,3 +131,102 @@ impl Out {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Put(Vec<u8>),
+        Number(u64),
+        Truncate(usize),
+        Consume(usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..6000).prop_map(Op::Put),
+            any::<u64>().prop_map(Op::Number),
+            any::<usize>().prop_map(Op::Truncate),
+            any::<usize>().prop_map(Op::Consume),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue_of_bytes(ops in prop::collection::vec(op(), 1..60)) {
+            let mut out = Out::new();
+            let mut model = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Put(bytes) => {
+                        out.put(&bytes);
+                        model.extend_from_slice(&bytes);
+                    }
+                    Op::Number(number) => {
+                        out.put_number(number);
+                        model.extend_from_slice(number.to_string().as_bytes());
+                    }
+                    Op::Truncate(at) => {
+                        let mark = at % (out.mark() + 1);
+                        out.truncate(mark);
+                        model.truncate(mark);
+                    }
+                    Op::Consume(n) => {
+                        let n = n % (out.len() + 1);
+                        out.consume(n);
+                        model.drain(..n);
+                    }
+                }
+                prop_assert_eq!(out.pending(), &model[..]);
+                prop_assert_eq!(out.is_empty(), model.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn memory_follows_what_is_pending() {
+        let mut out = Out::new();
+        assert_eq!(out.capacity(), 0);
+        out.put(b"a");
+        assert_eq!(out.capacity(), CAPACITY_MIN);
+        // A connection that is read as fast as it is written to never grows.
+        for _ in 0..10_000 {
+            out.put(&[b'x'; 100]);
+            out.consume(100);
+        }
+        assert_eq!(out.capacity(), CAPACITY_MIN);
+        out.space(CAPACITY_IDLE_MAX).fill(b'y');
+        assert_eq!(out.capacity(), CAPACITY_IDLE_MAX * 2);
+        out.consume(out.len());
+        assert_eq!(
+            out.capacity(),
+            0,
+            "an idle connection gives its memory back"
+        );
+    }
+
+    #[test]
+    fn what_is_taken_back_was_never_there() {
+        let mut out = Out::new();
+        out.put(b"VALUE");
+        let mark = out.mark();
+        out.space(100).fill(0);
+        out.truncate(mark);
+        out.put(b" k");
+        assert_eq!(out.pending(), b"VALUE k");
+        out.truncate(100);
+        assert_eq!(out.pending(), b"VALUE k");
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes consumed of 7 pending")]
+    fn more_than_is_pending_cannot_be_consumed() {
+        let mut out = Out::new();
+        out.put(b"1234567");
+        out.consume(8);
+    }
+}

@@ -342,3 +342,60 @@ fn put_ttl(out: &mut Out, ttl_s: Option<u32>) {
         None => out.put(b"-1"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn written(write: impl FnOnce(&mut Out)) -> String {
+        let mut out = Out::new();
+        write(&mut out);
+        out.pending().escape_ascii().to_string()
+    }
+
+    #[test]
+    fn values_and_figures_look_as_the_protocol_says() {
+        let value = |cas| written(|out| value_header(out, b"key", u32::MAX, 1 << 20, cas));
+        assert_eq!(value(None), "VALUE key 4294967295 1048576\\r\\n");
+        assert_eq!(
+            value(Some(u64::MAX)),
+            "VALUE key 4294967295 1048576 18446744073709551615\\r\\n"
+        );
+        let small = written(|out| value_header(out, b"k", 0, 9, Some(10)));
+        assert_eq!(small, "VALUE k 0 9 10\\r\\n");
+        assert_eq!(written(|out| number(out, 0)), "0\\r\\n");
+        assert_eq!(written(|out| stat(out, "pid", 12)), "STAT pid 12\\r\\n");
+        assert_eq!(
+            written(|out| version(out, "1.6.18")),
+            "VERSION 1.6.18\\r\\n"
+        );
+        assert_eq!(written(busy), "SERVER_ERROR 307 busy\\r\\n");
+        assert_eq!(
+            written(|out| client_error(out, "no")),
+            "CLIENT_ERROR no\\r\\n"
+        );
+        assert_eq!(
+            written(|out| server_error(out, "no")),
+            "SERVER_ERROR no\\r\\n"
+        );
+    }
+
+    #[test]
+    fn errors_are_sent_unless_the_client_wants_no_answer() {
+        let error = ProtoError::from(ErrorKind::DataChunk);
+        let silent = ProtoError {
+            silent: true,
+            ..error
+        };
+        assert_eq!(
+            written(|out| proto_error(out, error)),
+            "CLIENT_ERROR bad data chunk\\r\\n"
+        );
+        assert_eq!(written(|out| proto_error(out, silent)), "");
+        assert_eq!(error.to_string(), "CLIENT_ERROR bad data chunk");
+        assert!(!error.closes());
+        assert!(ProtoError::from(ErrorKind::LineTooLong).closes());
+        assert!(ProtoError::from(ErrorKind::Http).closes());
+    }
+}
