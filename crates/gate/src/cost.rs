@@ -44,6 +44,15 @@ impl CostTable {
         }
     }
 
+    /// A table without prices, where nothing is limited: accounts count operations and bytes, and no
+    /// device time.
+    pub fn unpriced() -> CostTable {
+        CostTable {
+            read: [DevicePs::ZERO; STEPS],
+            write: [DevicePs::ZERO; STEPS],
+        }
+    }
+
     /// What one access of `len` bytes costs. Nothing for an empty one.
     #[inline]
     pub fn price(&self, op: Op, len: usize) -> DevicePs {
@@ -68,6 +77,14 @@ impl CostTable {
     /// What one standard operation costs.
     pub fn standard(&self) -> DevicePs {
         self.price(Op::Read, STANDARD_BYTES)
+    }
+
+    /// How many standard operations the device does in a second at most; zero where it is unpriced.
+    pub fn standard_ops_per_s(&self) -> u64 {
+        DevicePs::SECOND
+            .0
+            .checked_div(self.standard().0)
+            .unwrap_or(0)
     }
 }
 

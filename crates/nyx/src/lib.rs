@@ -8,5 +8,6 @@ pub mod cmd;
 pub mod config;
 pub mod failure;
 pub mod log;
+pub mod serving;
 
 pub use failure::{Exit, Failure};

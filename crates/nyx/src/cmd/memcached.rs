@@ -8,6 +8,7 @@ use crate::config::knob::{Knob, Section};
 use crate::config::layers::{Origin, Override};
 use crate::config::load::load;
 use crate::config::overrides::Overrides;
+use crate::serving::Options;
 use crate::{Exit, Failure};
 use clap::ArgAction;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -68,6 +69,9 @@ pub struct Args {
     /// The user to become; only who runs this command already.
     #[arg(short = 'u', long, value_name = "NAME")]
     user: Option<String>,
+    /// Obey the shutdown command.
+    #[arg(short = 'A', long)]
+    enable_shutdown: bool,
     /// Options as name or name=value, separated by commas.
     #[arg(short = 'o', long, value_name = "OPTIONS", value_delimiter = ',')]
     extended: Vec<String>,
@@ -120,9 +124,6 @@ struct Ignored {
     /// Core dumps.
     #[arg(short = 'r', long)]
     enable_coredumps: bool,
-    /// The shutdown command.
-    #[arg(short = 'A', long)]
-    enable_shutdown: bool,
     /// Slab growth factor.
     #[arg(short = 'f', long, value_name = "FACTOR")]
     slab_growth_factor: Option<String>,
@@ -144,14 +145,22 @@ struct Ignored {
 pub fn run(args: Args) -> Result<(), Failure> {
     args.refuse()?;
     let mut warnings = args.ignored.told();
-    let overrides = args.overrides(&mut warnings)?;
-    let mut loaded = load("", &Overrides(overrides)).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        Failure::usage(lines.join("\n"))
-    })?;
+    let overrides = Overrides(args.overrides(&mut warnings)?);
+    let reload = || {
+        load("", &overrides).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Failure::usage(lines.join("\n"))
+        })
+    };
+    let mut loaded = reload()?;
     loaded.warnings.extend(warnings);
     let _pidfile = args.pidfile.map(PidFile::write).transpose()?;
-    super::serve::start(loaded)
+    // Without a policy nothing needs a price, and memcached starts at once and writes no files.
+    let options = Options {
+        shutdown_allowed: args.enable_shutdown,
+        unpriced: true,
+    };
+    super::serve::start(loaded, options, &reload)
 }
 
 impl Args {
@@ -306,7 +315,6 @@ impl Ignored {
             (self.lock_memory, "-k"),
             (self.enable_largepages, "-L"),
             (self.enable_coredumps, "-r"),
-            (self.enable_shutdown, "-A"),
             (self.slab_growth_factor.is_some(), "-f"),
             (self.slab_min_size.is_some(), "-n"),
             (self.delimiter.is_some(), "-D"),

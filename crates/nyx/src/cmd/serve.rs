@@ -1,34 +1,81 @@
-//! `nyx serve`: a seam that loads the configuration and holds the server's place.
+//! `nyx serve`: serves until a signal or a failure ends it.
 //!
-//! What it never does: serve.
+//! Signals are memcached's: SIGINT and SIGTERM stop, SIGHUP reads the logins again.
 
 use crate::config::{Loaded, Source};
+use crate::serving::{Options, Serving};
 use crate::{Exit, Failure};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::time::Duration;
 
 /// Serve memcached clients.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  nyx serve                               one tenant, 1 GiB in ./nyx-data, on 127.0.0.1:11211
-  nyx serve --config config/nyx.toml      devices, tenants and policy from a file
-  nyx serve --listen 11300 --device-kind anon --device-size 256MiB
-  NYX_WORKERS=1 nyx serve -v              variables set what flags do; -v logs more
+  nyx serve                              one tenant on 127.0.0.1:11211, its data in ./nyx-data
+  nyx serve --config config/nyx.toml     devices, tenants and policy from a file
+  NYX_WORKERS=4 nyx serve                any knob from the environment (see `nyx knobs`)
 
-`nyx check-config FILE` tells what a file amounts to, `nyx knobs` explains every setting.")]
+Try it:  printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
+SIGINT or SIGTERM stops, SIGHUP reads the users' files again.")]
 pub struct Args {
     /// What to serve.
     #[command(flatten)]
     pub source: Source,
+    /// Obey the `shutdown` command.
+    #[arg(long)]
+    pub enable_shutdown: bool,
 }
 
 /// Loads the configuration and serves it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    start(args.source.load()?)
+    let source = args.source;
+    let reload = || source.load();
+    let options = Options {
+        shutdown_allowed: args.enable_shutdown,
+        unpriced: false,
+    };
+    start(source.load()?, options, &reload)
 }
 
-/// Serves a configuration until a signal ends it.
-pub fn start(loaded: Loaded) -> Result<(), Failure> {
+/// How often a stop that no signal told of is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Serves a configuration until a signal ends it. `reload` gives it anew on SIGHUP.
+pub fn start(
+    loaded: Loaded,
+    options: Options,
+    reload: &dyn Fn() -> Result<Loaded, Failure>,
+) -> Result<(), Failure> {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    Err(Failure::new(Exit::Unavailable, "nyx serve is not built yet"))
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::new(Exit::Os, format!("cannot watch for signals: {error}")))?;
+    let serving = Serving::start(&loaded.config, options)?;
+    for address in serving.listening() {
+        tracing::info!(address, "listening");
+    }
+    let stop = loop {
+        if serving.is_stopping() {
+            break "a shutdown command or a failure";
+        }
+        match signals.pending().next() {
+            Some(SIGHUP) => reload_logins(&serving, reload),
+            Some(SIGINT) => break "SIGINT",
+            Some(_) => break "SIGTERM",
+            None => std::thread::sleep(LOOK),
+        }
+    };
+    tracing::info!(by = stop, "stopping");
+    serving.stop()
+}
+
+fn reload_logins(serving: &Serving, reload: &dyn Fn() -> Result<Loaded, Failure>) {
+    match reload() {
+        Ok(loaded) => {
+            serving.replace_logins(&loaded.config);
+            tracing::info!("logins read again");
+        }
+        Err(failure) => tracing::error!("logins stay as they are: {failure}"),
+    }
 }

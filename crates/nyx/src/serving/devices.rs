@@ -1,0 +1,144 @@
+//! A device from its configuration: the medium opened and touched, the model laid over it, the
+//! profile loaded - or made, quickly, on the first start.
+
+use super::Options;
+use crate::config;
+use crate::{Exit, Failure};
+use nyx_base::Clock;
+use nyx_gate::{CostTable, Device};
+use nyx_media::model::Params;
+use nyx_media::profile::{Effort, Fit, Identity, Profile, measure, simulate};
+use nyx_media::{Emulated, Mapped, Media, MediaError, Op};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens a device; its medium comes along, to be closed in order.
+pub fn open_device(
+    config: &config::Device,
+    options: Options,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Arc<Mapped>, Arc<Device>), Failure> {
+    let medium = Arc::new(open_medium(config)?);
+    let params = match &config.model {
+        Some(spec) => {
+            let resolved = Params::resolve(spec);
+            Some(resolved.map_err(|error| Failure::usage(in_device(config, &error)))?)
+        }
+        None => None,
+    };
+    let cost = match options.unpriced {
+        true => CostTable::unpriced(),
+        false => prices(config, &medium, params.as_ref(), &**clock)?,
+    };
+    let media: Arc<dyn Media> = match params {
+        Some(params) => Arc::new(Emulated::in_real_time(
+            medium.clone(),
+            params,
+            clock.clone(),
+        )),
+        None => medium.clone(),
+    };
+    tracing::info!(
+        device = config.name,
+        medium = medium.describe(),
+        model = config.model.as_deref().unwrap_or("none"),
+        std_ops_per_s = cost.standard_ops_per_s(),
+        "device open"
+    );
+    Ok((
+        medium,
+        Arc::new(Device {
+            name: config.name.clone(),
+            media,
+            cost,
+        }),
+    ))
+}
+
+fn prices(
+    config: &config::Device,
+    medium: &Mapped,
+    params: Option<&Params>,
+    clock: &dyn Clock,
+) -> Result<CostTable, Failure> {
+    let identity = Identity::of(medium, params);
+    let loaded = match Profile::load(&config.profile) {
+        Ok(profile) => accept(profile, &identity, config),
+        Err(_) if !config.profile.exists() => None,
+        Err(error) => {
+            tracing::warn!("{error}; the device is profiled anew");
+            None
+        }
+    };
+    let profile = match loaded {
+        Some(profile) => profile,
+        None => make_profile(config, medium, identity, params, clock)?,
+    };
+    let (read, write) = (
+        profile.max_ops_per_s(Op::Read),
+        profile.max_ops_per_s(Op::Write),
+    );
+    Ok(CostTable::from_max_iops(read, write))
+}
+
+fn in_device(config: &config::Device, error: &MediaError) -> String {
+    format!("device {:?}: {error}", config.name)
+}
+
+fn open_medium(config: &config::Device) -> Result<Mapped, Failure> {
+    let len = config.size.0;
+    let opened = match &config.medium {
+        config::Medium::Anon => Mapped::anonymous(len),
+        config::Medium::File(path) => Mapped::file(path, len),
+        config::Medium::Dax(path) => Mapped::dax(path, len),
+    };
+    opened.map_err(|error| Failure::new(Exit::CantCreate, in_device(config, &error)))
+}
+
+/// A profile that was loaded, if it is this device's.
+fn accept(profile: Profile, identity: &Identity, config: &config::Device) -> Option<Profile> {
+    let path = config.profile.display();
+    match profile.check(identity) {
+        Fit::Fresh => Some(profile),
+        Fit::Stale { why } => {
+            tracing::warn!(
+                "profile {path} is stale: {why}; it is used, `nyx profile` makes a new one"
+            );
+            Some(profile)
+        }
+        Fit::Foreign { why } => {
+            tracing::warn!(
+                "profile {path} is of another device: {why}; the device is profiled anew"
+            );
+            None
+        }
+    }
+}
+
+fn make_profile(
+    config: &config::Device,
+    medium: &Mapped,
+    identity: Identity,
+    params: Option<&Params>,
+    clock: &dyn Clock,
+) -> Result<Profile, Failure> {
+    tracing::info!(device = config.name, "no profile yet: profiling quickly");
+    let profile = match params {
+        Some(params) => Profile {
+            device: identity,
+            ..simulate(params, Effort::Quick, &mut |_| {})
+        },
+        None => {
+            medium.pretouch(1);
+            measure(medium, identity, clock, Effort::Quick, &mut |_| {})
+        }
+    };
+    save(&profile, &config.profile)?;
+    Ok(profile)
+}
+
+fn save(profile: &Profile, path: &Path) -> Result<(), Failure> {
+    profile
+        .save(path)
+        .map_err(|error| Failure::new(Exit::CantCreate, error.to_string()))
+}

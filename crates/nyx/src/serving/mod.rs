@@ -1,0 +1,147 @@
+//! From a checked configuration to a running server: media opened, profiles loaded or made, tenants
+//! and doors handed over.
+//!
+//! What it never does: check what the configuration has checked, or decide anything on the data
+//! path.
+
+mod devices;
+mod tenants;
+
+pub use devices::open_device;
+
+use crate::config::{self, Config};
+use crate::{Exit, Failure};
+use nyx_base::Clock;
+use nyx_engine::{Engine, EngineConfig, Users};
+use nyx_gate::Device;
+use nyx_media::{Mapped, TscClock};
+use nyx_server::{Address, Answer, Door, Running, ServerConfig};
+use std::sync::Arc;
+
+/// What a command, and not a configuration, says about a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The `shutdown` command is obeyed.
+    pub shutdown_allowed: bool,
+    /// Accesses have no price: no profile is read or made. Only where no policy needs one.
+    pub unpriced: bool,
+}
+
+/// A server and what must outlive it.
+pub struct Serving {
+    running: Running,
+    media: Vec<Arc<Mapped>>,
+    logins: Vec<(Vec<usize>, Arc<Users>)>,
+}
+
+impl Serving {
+    /// Opens everything and starts.
+    ///
+    /// Errors: exit 73 or 74 where a data file cannot be made or used, 71 where the system refuses,
+    /// 69 where an address is in use.
+    pub fn start(config: &Config, options: Options) -> Result<Serving, Failure> {
+        make_data_dir(config, options)?;
+        let clock: Arc<dyn Clock> = Arc::new(TscClock::start());
+        let opened: Result<Vec<_>, Failure> = config
+            .devices
+            .iter()
+            .map(|device| open_device(device, options, &clock))
+            .collect();
+        let (media, devices): (Vec<Arc<Mapped>>, Vec<Arc<Device>>) = opened?.into_iter().unzip();
+        let policy = tenants::policy(config, &devices);
+        let engine = Engine::new(EngineConfig {
+            tenants: config.tenants.iter().map(tenants::tenant).collect(),
+            policy,
+            workers: config.server.workers,
+            hash_seed: random_seed(),
+            devices,
+        })
+        .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
+        let logins = tenants::logins(config);
+        let doors = tenants::doors(config, &logins);
+        let server = server_config(config, doors, options);
+        let answer = Answer::Engine(Arc::new(engine));
+        let running = nyx_server::start(&server, answer, config.server.workers, clock)
+            .map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
+        Ok(Serving {
+            running,
+            media,
+            logins,
+        })
+    }
+
+    /// The addresses listened on.
+    pub fn listening(&self) -> &[String] {
+        self.running.listening()
+    }
+
+    /// Whether it stops by itself: asked by a client, or after a failure that was logged.
+    pub fn is_stopping(&self) -> bool {
+        self.running.is_stopping()
+    }
+
+    /// Takes over the logins of a configuration that was loaded again. Who is logged in stays so.
+    pub fn replace_logins(&self, config: &Config) {
+        for (door, (_, users)) in tenants::logins(config).into_iter().zip(&self.logins) {
+            users.replace(tenants::users_of(config, &door.0));
+        }
+    }
+
+    /// Stops, and marks every data file as closed in order.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.running.stop();
+        for medium in &self.media {
+            medium
+                .mark_clean()
+                .map_err(|error| Failure::new(Exit::Io, error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
+    let needed = config.devices.iter().any(|device| {
+        let file = match &device.medium {
+            config::Medium::Anon => None,
+            config::Medium::File(path) | config::Medium::Dax(path) => Some(path),
+        };
+        let profile = (!options.unpriced).then_some(&device.profile);
+        [file, profile]
+            .iter()
+            .flatten()
+            .any(|p| p.starts_with(&config.server.data_dir))
+    });
+    if needed {
+        let dir = &config.server.data_dir;
+        std::fs::create_dir_all(dir).map_err(|error| Failure::uncreatable(dir, &error))?;
+    }
+    Ok(())
+}
+
+fn server_config(config: &Config, doors: Vec<Door>, options: Options) -> ServerConfig {
+    ServerConfig {
+        doors,
+        max_connections: config.server.max_connections,
+        idle_timeout_s: config.server.idle_timeout_s,
+        backlog: config.server.backlog,
+        pin_workers: config.server.pin_workers,
+        shutdown_allowed: options.shutdown_allowed,
+    }
+}
+
+/// Where a door is.
+fn address(config: &Config, listen: &config::Listen) -> Address {
+    match listen {
+        config::Listen::Tcp(address) => Address::Tcp(*address),
+        config::Listen::Unix(path) => Address::Unix {
+            path: path.clone(),
+            mode: config.server.unix_mode,
+        },
+    }
+}
+
+/// A seed that no client can guess, from the standard library's own per-process randomness.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
