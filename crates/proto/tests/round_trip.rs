@@ -1,5 +1,6 @@
 //! What the encoder writes the parser reads, one request or many, whole or in pieces; and nothing
-//! that a client may send makes any parser panic.
+//! that a client may send makes any parser panic. What these
+//! tests never do: know a reply by heart; the tables next door do.
 
 use nyx_proto::{
     ArithOp, Command, Exptime, Get, LINE_LEN_MAX, Limits, Parse, Store, StoreVerb, fuzzing, parse,
