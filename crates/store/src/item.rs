@@ -1,74 +1,102 @@
 //! What a GET found.
+//!
+//! What it never does: own bytes; it is a place, and what the header said.
+//!
+//! *Thread safety*: belongs to the worker that found it, within its era.
 
+use crate::header::{Header, State};
 use crate::store::Store;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
+use nyx_index::{Index, Place};
 
 /// An item as it was found. It stays readable, even if the key is overwritten or deleted meanwhile,
-/// until its worker enters the next era or calls `put`, `extend`, `touch` or `expire` with its writer.
+/// until its worker enters the next era or calls a method of the store that takes its writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'s> {
-    store: &'s Store,
+    pub(crate) store: &'s Store,
+    pub(crate) hash: u64,
+    pub(crate) place: Place,
+    pub(crate) header: Header,
+    pub(crate) state: State,
 }
 
 impl Item<'_> {
     /// The value's length in bytes.
     #[inline]
     pub fn value_len(&self) -> usize {
-        0
+        self.header.value_len as usize
     }
 
     /// The client's flags.
     #[inline]
     pub fn flags(&self) -> u32 {
-        0
+        self.header.flags
     }
 
     /// When it ends; [`UnixSeconds::NEVER`] where it does not.
     #[inline]
     pub fn expiry(&self) -> UnixSeconds {
-        UnixSeconds::NEVER
+        self.header.expiry
     }
 
-    /// Its CAS unique. Asking for it makes the store keep it if the item has to move.
+    /// Its CAS unique. Asking for it makes the store keep it if the item has to move. (Where the
+    /// item moved between being found and being asked, a later compare fails as if the item had been
+    /// written.)
     pub fn cas(&self, lane: &mut Lane<'_>) -> u64 {
-        let _ = lane;
-        0
+        self.header.cas.unwrap_or_else(|| {
+            self.store
+                .items
+                .update_state(lane, self.place, State::with_cas_seen);
+            self.store.items.unique(self.place)
+        })
     }
 
-    /// When it was last accessed (or written), before this access. Known to 2^20 s (12 days) back.
+    /// When it was last accessed or written, before this access. Known to 2^20 s (12 days) back.
     pub fn last_access(&self, now: UnixSeconds) -> UnixSeconds {
-        now
+        self.state.last_access(now)
     }
 
     /// Whether it had been accessed since it was written, before this access.
     #[inline]
     pub fn fetched(&self) -> bool {
-        false
+        self.state.is_fetched()
     }
 
     /// Whether it was invalidated.
     #[inline]
     pub fn stale(&self) -> bool {
-        false
+        self.state.is_stale()
     }
 
-    /// Whether the token to recache it was given away before.
+    /// Whether the token to recache it had been given away, before this access.
     #[inline]
     pub fn win_sent(&self) -> bool {
-        false
+        self.state.is_win_sent()
     }
 
-    /// Takes the token to recache it: true for exactly one caller per item.
+    /// Takes the token to recache it: true for at most one caller per item.
     pub fn claim_win(&self, lane: &mut Lane<'_>) -> bool {
-        let _ = (lane, self.store);
-        false
+        let items = &self.store.items;
+        let before = items.update_state(lane, self.place, |state| state.with_win_sent(true));
+        // A copy that was moved meanwhile is no longer the item; its token is not ours to take.
+        !before.is_win_sent() && self.is_current()
     }
 
-    /// Counts an access, for the eviction policy, `last_access` and `fetched`.
+    fn is_current(&self) -> bool {
+        self.store
+            .index
+            .find(self.hash, |place| place == self.place)
+            .is_some()
+    }
+
+    /// Counts an access, for the eviction policy, [`Item::last_access`] and [`Item::fetched`].
     #[inline]
     pub fn mark_access(&self, lane: &mut Lane<'_>, now: UnixSeconds) {
-        let _ = (lane, now);
+        let most = self.store.uses_most;
+        self.store
+            .items
+            .update_state(lane, self.place, |state| state.accessed(now, most));
     }
 
     /// Copies the value's first `into.len()` bytes. Panics where the value is shorter.
@@ -80,6 +108,12 @@ impl Item<'_> {
     /// Copies `into.len()` bytes of the value from byte `from`. Panics where the value ends before.
     #[inline]
     pub fn read_range(&self, lane: &mut Lane<'_>, from: usize, into: &mut [u8]) {
-        let _ = (lane, from, into);
+        let end = from + into.len();
+        let len = self.value_len();
+        assert!(end <= len, "bytes {from}..{end} of a value of {len} B");
+        if !into.is_empty() {
+            let at = self.store.items.value_at(self.place, &self.header);
+            lane.read(at + from as u64, into);
+        }
     }
 }

@@ -9,11 +9,21 @@
 //! * [`Eras`]: when memory that was freed may be used again.
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
+mod chunks;
 mod config;
 mod eras;
+mod evict;
+mod ghost;
+mod header;
 mod item;
+mod items;
+mod reclaim;
 mod request;
+mod segment;
+mod shape;
+mod space;
 mod store;
+mod walk;
 mod writer;
 
 pub use config::{Eviction, Layout, StoreConfig, StoreError};

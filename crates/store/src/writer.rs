@@ -1,21 +1,272 @@
-//! One worker's hand in one tenant's store: its open segments.
+//! One worker's hand in one tenant's store: its open segments, one per queue and class of expiry.
+//!
+//! An item is appended first and published after; until then nobody else can see it, so that an
+//! append whose condition failed is simply taken back. Classes of expiry are a grouping in the
+//! manner of Segcache's TTL buckets (NSDI'21, section 3.2): items that end together lie together and
+//! are freed together. It is a heuristic only: each item has its exact expiry.
+//!
+//! What it never does: publish, evict, share: it belongs to one worker (or to the reclaimer).
 
-use nyx_base::WorkerId;
+use crate::chunks::CHUNK_BYTES;
+use crate::header::{Header, State};
+use crate::items::{Footprint, Items, Source};
+use crate::segment::{NONE, Queue};
+use crate::space::{Space, Taker};
+use nyx_base::{UnixSeconds, WorkerId};
+use nyx_gate::Lane;
+use nyx_index::Place;
+
+/// Values that move on the medium move in pieces of this many bytes.
+const PIECE_BYTES: usize = 4096;
+/// Classes of expiry per doubling of the time to live.
+const CLASSES_PER_OCTAVE: u32 = 4;
+/// The most classes: every octave of 32 bits.
+const CLASSES_MOST: u32 = 32 * CLASSES_PER_OCTAVE;
 
 /// The open segments of one (worker, tenant). Made by [`crate::Store::writer`], used with that store
 /// alone.
 #[derive(Debug)]
 pub struct Writer {
     worker: WorkerId,
+    taker: Taker,
+    classes: u32,
+    /// By queue, then by class.
+    open: Box<[Option<Open>]>,
+    /// The flush mark at which the open segments were opened.
+    pub(crate) flush_mark: u64,
+    piece: Box<[u8; PIECE_BYTES]>,
+}
+
+/// An open segment and how far it is filled.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    segment: u32,
+    medium_fill: u32,
+    chunk: u32,
+    chunk_fill: u32,
+    /// Bytes of key memory in all of its chunks.
+    dram_fill: u32,
+}
+
+/// Which of a writer's open segments an item goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lot {
+    pub(crate) queue: Queue,
+    pub(crate) class: u8,
+}
+
+/// Whether there is room for an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There was.
+    Had,
+    /// There is, since a segment or a chunk was taken for it.
+    Made,
+    /// There is no space left to take: somebody has to make some.
+    None,
+}
+
+/// An item that was appended and not yet published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appended {
+    pub(crate) place: Place,
+    lot: Lot,
+    before: Open,
+    footprint: Footprint,
+}
+
+/// What an item is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draft<'a> {
+    /// Its value offset is filled in when it is appended.
+    pub(crate) header: Header,
+    pub(crate) state: State,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: [Source<'a>; 3],
 }
 
 impl Writer {
-    pub(crate) fn new(worker: WorkerId) -> Writer {
-        Writer { worker }
+    pub(crate) fn new(worker: WorkerId, taker: Taker, classes: u32) -> Writer {
+        Writer {
+            worker,
+            taker,
+            classes,
+            open: vec![None; Queue::COUNT * classes as usize].into_boxed_slice(),
+            flush_mark: 0,
+            piece: Box::new([0; PIECE_BYTES]),
+        }
     }
 
     /// Whose it is.
     pub fn worker(&self) -> WorkerId {
         self.worker
+    }
+
+    pub(crate) fn taker(&self) -> Taker {
+        self.taker
+    }
+
+    /// The class of an expiry: items without one first, then by time to live.
+    #[inline]
+    pub(crate) fn class(&self, expiry: UnixSeconds, now: UnixSeconds) -> u8 {
+        if expiry == UnixSeconds::NEVER || self.classes == 1 {
+            return 0;
+        }
+        let ttl = expiry.0.saturating_sub(now.0).max(CLASSES_PER_OCTAVE);
+        let octave = ttl.ilog2();
+        let quarter = (ttl >> (octave - 2)) & (CLASSES_PER_OCTAVE - 1);
+        let fine = octave * CLASSES_PER_OCTAVE + quarter;
+        (1 + fine * (self.classes - 1) / CLASSES_MOST) as u8
+    }
+
+    fn slot(&mut self, lot: Lot) -> &mut Option<Open> {
+        let at = lot.queue as usize * self.classes as usize + usize::from(lot.class);
+        &mut self.open[at]
+    }
+
+    /// Makes room for an item in the open segment of `lot`.
+    #[inline]
+    pub(crate) fn make_room(
+        &mut self,
+        items: &Items,
+        space: &Space,
+        lot: Lot,
+        needs: Footprint,
+    ) -> Room {
+        let made = match *self.slot(lot) {
+            Some(open) if open.takes(items, needs) => {
+                if open.chunk_takes(items, needs) {
+                    return Room::Had;
+                }
+                self.add_chunk(items, space, lot)
+            }
+            Some(_) => {
+                self.seal(items, space, lot);
+                self.open_segment(items, space, lot)
+            }
+            None => self.open_segment(items, space, lot),
+        };
+        if made { Room::Made } else { Room::None }
+    }
+
+    fn open_segment(&mut self, items: &Items, space: &Space, lot: Lot) -> bool {
+        let taker = self.taker;
+        let taken = space
+            .lock()
+            .take_segment(items, taker, lot.queue, lot.class);
+        let Some(segment) = taken else { return false };
+        let empty = Open {
+            segment,
+            medium_fill: 0,
+            chunk: NONE,
+            chunk_fill: 0,
+            dram_fill: 0,
+        };
+        *self.slot(lot) = Some(empty);
+        items.chunks.is_none() || self.add_chunk(items, space, lot)
+    }
+
+    fn add_chunk(&mut self, items: &Items, space: &Space, lot: Lot) -> bool {
+        let taker = self.taker;
+        let open = self.slot(lot).as_mut().expect("the segment is open");
+        let Some(chunk) = space.lock().take_chunk(items, taker, open.segment) else {
+            return false;
+        };
+        open.close_chunk(items);
+        (open.chunk, open.chunk_fill) = (chunk, 0);
+        true
+    }
+
+    /// Appends an item for which [`Writer::make_room`] made room.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        items: &Items,
+        lane: &mut Lane<'_>,
+        lot: Lot,
+        draft: &Draft<'_>,
+    ) -> Appended {
+        let mut header = draft.header;
+        let footprint = items.footprint(&header);
+        let open = self.slot(lot).as_mut().expect("the segment is open");
+        let before = *open;
+        let offset = if items.chunks.is_some() {
+            open.chunk_fill
+        } else {
+            open.medium_fill
+        };
+        let place = items.place(open.segment, open.chunk, offset);
+        if items.chunks.is_some() {
+            header.value_offset = open.medium_fill;
+        }
+        open.chunk_fill += footprint.dram;
+        open.dram_fill += footprint.dram;
+        open.medium_fill += footprint.medium;
+        let segment = items.segments.at(open.segment);
+        segment.add(footprint.total(), open.medium_fill, header.expiry);
+        items.write(
+            lane,
+            place,
+            &header,
+            draft.state,
+            draft.key,
+            &draft.value,
+            &mut *self.piece,
+        );
+        Appended {
+            place,
+            lot,
+            before,
+            footprint,
+        }
+    }
+
+    /// Takes back the item appended last, which was not published.
+    pub(crate) fn take_back(&mut self, items: &Items, appended: &Appended) {
+        let segment = items.segments.at(appended.before.segment);
+        segment.take_back(appended.footprint.total(), appended.before.medium_fill);
+        *self.slot(appended.lot) = Some(appended.before);
+    }
+
+    /// Seals one open segment.
+    fn seal(&mut self, items: &Items, space: &Space, lot: Lot) {
+        if let Some(open) = self.slot(lot).take() {
+            open.close_chunk(items);
+            space.lock().seal(items, open.segment);
+        }
+    }
+
+    /// Seals all open segments of which `which` says so.
+    pub(crate) fn seal_all(&mut self, items: &Items, space: &Space, which: impl Fn(u32) -> bool) {
+        for slot in &mut self.open {
+            if let Some(open) = slot.take_if(|open| which(open.segment)) {
+                open.close_chunk(items);
+                space.lock().seal(items, open.segment);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Whether the segment takes such an item; key memory is bounded by the segment's size as well,
+    /// so that empty values do not make one segment of everything.
+    #[inline]
+    fn takes(&self, items: &Items, needs: Footprint) -> bool {
+        let most = items.segment_bytes();
+        u64::from(self.medium_fill) + u64::from(needs.medium) <= u64::from(most)
+            && self.dram_fill < most
+    }
+
+    #[inline]
+    fn chunk_takes(&self, items: &Items, needs: Footprint) -> bool {
+        items.chunks.is_none() || self.chunk != NONE && self.chunk_fill + needs.dram <= CHUNK_BYTES
+    }
+
+    fn close_chunk(&self, items: &Items) {
+        if let Some(chunks) = &items.chunks
+            && self.chunk != NONE
+        {
+            chunks.set_fill(self.chunk, self.chunk_fill);
+        }
     }
 }

@@ -1,0 +1,219 @@
+//! Key memory: chunks of 16 KiB in DRAM, in which headers and keys lie one behind the other.
+//!
+//! What about a chunk is asked on the way of a GET (its segment) is kept in a dense table beside the
+//! memory: at the head of each chunk it would be one cache line in 16 KiB, all of them in the same
+//! few cache sets.
+//!
+//! What it never does: decide who gets a chunk (`space`), touch the medium.
+//!
+//! *Thread safety*: a chunk is written by its segment's writer alone; headers and keys are published
+//! by the index (release) and then read by anyone. States and expiries are atomics. A chunk is used
+//! anew only when no worker can still look at it (eras).
+//!
+//! *Invariants*: items begin at multiples of 8 bytes; `place = byte address / 8`.
+
+use crate::header::{Header, STATE_WORD, State, WORDS_MAX};
+use crate::segment::NONE;
+use nyx_index::Place;
+use nyx_media::MediaError;
+use nyx_media::dram::Region;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Bytes of a chunk.
+pub(crate) const CHUNK_BYTES: u32 = 16 << 10;
+/// Items of a chunk are numbered with this many bits.
+const PLACE_BITS: u32 = CHUNK_BYTES.ilog2() - 3;
+/// The most chunks: places have 32 bits.
+pub(crate) const CHUNKS_MAX: u64 = 1 << (32 - PLACE_BITS);
+/// Bytes of one entry of the table.
+pub(crate) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
+/// Room after the last chunk, so that a header and key read at any place stay inside.
+const SLACK_BYTES: usize = 4096;
+
+#[derive(Debug)]
+struct Entry {
+    seq: AtomicU64,
+    segment: AtomicU32,
+    fill: AtomicU32,
+    next: AtomicU32,
+}
+
+/// The chunks of a store.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    region: Region,
+    entries: Box<[Entry]>,
+}
+
+/// Bytes that a header and key take in a chunk.
+#[inline]
+pub(crate) fn footprint(head_len: usize) -> u32 {
+    head_len.next_multiple_of(8) as u32
+}
+
+impl Chunks {
+    pub(crate) fn reserve(count: u32, huge: bool) -> Result<Chunks, MediaError> {
+        let entry = |_| Entry {
+            seq: AtomicU64::new(0),
+            segment: AtomicU32::new(NONE),
+            fill: AtomicU32::new(0),
+            next: AtomicU32::new(NONE),
+        };
+        let len = count as usize * CHUNK_BYTES as usize + SLACK_BYTES;
+        Ok(Chunks {
+            region: Region::reserve(len, huge)?,
+            entries: (0..count).map(entry).collect(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Gives a chunk to a segment; `next` is the rest of the segment's chain.
+    pub(crate) fn assign(&self, chunk: u32, seq: u64, segment: u32) {
+        let entry = &self.entries[chunk as usize];
+        entry.seq.store(seq, Relaxed);
+        entry.segment.store(segment, Relaxed);
+        entry.fill.store(0, Relaxed);
+    }
+
+    pub(crate) fn next(&self, chunk: u32) -> u32 {
+        self.entries[chunk as usize].next.load(Relaxed)
+    }
+
+    pub(crate) fn set_next(&self, chunk: u32, next: u32) {
+        self.entries[chunk as usize].next.store(next, Relaxed);
+    }
+
+    pub(crate) fn fill(&self, chunk: u32) -> u32 {
+        self.entries[chunk as usize].fill.load(Relaxed)
+    }
+
+    pub(crate) fn set_fill(&self, chunk: u32, fill: u32) {
+        self.entries[chunk as usize].fill.store(fill, Relaxed);
+    }
+
+    /// Gives a chunk's memory back to the system; it reads as zero afterwards.
+    pub(crate) fn release(&self, chunk: u32) {
+        self.region
+            .release(chunk as usize * CHUNK_BYTES as usize, CHUNK_BYTES as usize);
+    }
+
+    #[inline]
+    pub(crate) fn segment_of(&self, place: Place) -> u32 {
+        self.entries[(place.0 >> PLACE_BITS) as usize]
+            .segment
+            .load(Relaxed)
+    }
+
+    /// A number that no other item of the store ever had: the chunk's sequence number and the place
+    /// in the chunk.
+    #[inline]
+    pub(crate) fn unique(&self, place: Place) -> u64 {
+        let seq = self.entries[(place.0 >> PLACE_BITS) as usize]
+            .seq
+            .load(Relaxed);
+        seq << PLACE_BITS | u64::from(place.0 & ((1 << PLACE_BITS) - 1))
+    }
+
+    #[inline]
+    pub(crate) fn place(chunk: u32, offset: u32) -> Place {
+        Place(chunk << PLACE_BITS | offset / 8)
+    }
+
+    #[inline]
+    fn byte(&self, place: Place, offset: usize) -> *mut u8 {
+        let at = place.0 as usize * 8 + offset;
+        assert!(
+            at < self.region.len(),
+            "byte {at} of {} B of keys",
+            self.region.len()
+        );
+        // SAFETY: `at` is within the region.
+        unsafe { self.region.base().as_ptr().add(at) }
+    }
+
+    #[inline]
+    fn word(&self, place: Place, word: usize) -> &AtomicU32 {
+        let address = self.byte(place, 4 * word);
+        // SAFETY: within the region (checked), which has slack of a page after the last chunk;
+        // aligned to 4 since places are multiples of 8; any bytes are a valid atomic, and what lies
+        // in headers is only ever accessed as atomics.
+        unsafe { &*address.cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    pub(crate) fn header(&self, place: Place) -> Header {
+        Header::decode(|word| self.word(place, word).load(Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, place: Place) -> State {
+        State(self.word(place, STATE_WORD).load(Relaxed))
+    }
+
+    /// Changes a state; the one before.
+    #[inline]
+    pub(crate) fn update_state(&self, place: Place, change: impl Fn(State) -> State) -> State {
+        let word = self.word(place, STATE_WORD);
+        let mut before = word.load(Relaxed);
+        loop {
+            let after = change(State(before)).0;
+            if after == before {
+                return State(before);
+            }
+            match word.compare_exchange_weak(before, after, Relaxed, Relaxed) {
+                Ok(_) => return State(before),
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    pub(crate) fn set_word(&self, place: Place, word: usize, value: u32) {
+        self.word(place, word).store(value, Relaxed);
+    }
+
+    /// The bytes of a key. The caller is within an era, or owns the chunk.
+    #[inline]
+    pub(crate) fn key(&self, place: Place, header: &Header) -> &[u8] {
+        let from = 4 * header.words_len();
+        let address = self.byte(place, from);
+        // SAFETY: a place that the index gave out holds a whole item, whose key was written before
+        // it was published and is not written again until the era is over. The slack after the last
+        // chunk keeps any length inside the region.
+        unsafe { std::slice::from_raw_parts(address, usize::from(header.key_len)) }
+    }
+
+    /// Writes header and key at a place of a chunk that the caller fills.
+    #[inline]
+    pub(crate) fn write(&self, place: Place, header: &Header, state: State, key: &[u8]) {
+        debug_assert_eq!(key.len(), usize::from(header.key_len));
+        let words: [u32; WORDS_MAX] = header.encode(state);
+        let len = header.words_len();
+        for (at, &word) in words[..len].iter().enumerate() {
+            self.word(place, at).store(word, Relaxed);
+        }
+        let address = self.byte(place, 4 * len);
+        // SAFETY: the item lies within the chunk (the writer asked for its footprint), nobody reads
+        // it before it is published, and `key` is not in this memory unless in another chunk.
+        unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), address, key.len()) };
+    }
+
+    /// Asks for a header and the begin of its key.
+    #[inline]
+    pub(crate) fn prefetch(&self, place: Place) {
+        // A likely item spans 32 to 64 bytes: mostly one line, sometimes the next as well.
+        for offset in [0, 40] {
+            let line = self.byte(place, offset);
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: a prefetch is a hint; it faults on no address.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+            }
+            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            let _ = line;
+        }
+    }
+}

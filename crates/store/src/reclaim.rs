@@ -1,0 +1,367 @@
+//! Making room: freeing what has ended, collecting garbage, evicting; and moving what stays.
+//!
+//! In this order: a segment in which everything has ended or died is freed; else, where the segment
+//! with the most garbage has a quarter of it, what lives in it is moved (so that a tenant with room
+//! never evicts because of garbage); else the policy evicts. Items that stay are read and written
+//! through the lane, charged to the tenant whose room is being made.
+//!
+//! What it never does: wait, touch another tenant, free memory that a reader may still look at.
+//!
+//! *Thread safety*: one worker at a time, by the store's lock around the [`Reclaimer`]. Readers and
+//! writers go on: an item is moved by appending a copy and then replacing its place under its
+//! bucket's lock, if it is still there.
+
+use crate::evict::Plan;
+use crate::header::{Header, State};
+use crate::items::Source;
+use crate::segment::{Segment, SegmentState};
+use crate::space::Taker;
+use crate::store::Store;
+use crate::writer::{Draft, Lot, Room, Writer};
+use arrayvec::ArrayVec;
+use nyx_base::{Counter, UnixSeconds, WorkerId};
+use nyx_gate::Lane;
+use nyx_index::{Index, Place};
+
+/// Segments that one search for ended or dead ones looks at.
+const WINDOW_SEGMENTS: u32 = 1024;
+/// Garbage is collected where it is at least one part in this many of a segment.
+const GARBAGE_ONE_IN: u32 = 4;
+/// Items whose buckets are brought near together.
+const BATCH_ITEMS: usize = 16;
+/// The longest key, padded.
+const KEY_BYTES: usize = 256;
+
+/// What reclaiming holds between its steps. Only one worker has it at a time.
+#[derive(Debug)]
+pub(crate) struct Reclaimer {
+    /// Where items that stay are written.
+    writer: Writer,
+    cursor: u32,
+}
+
+/// What reclaiming has done, for figures. Written under the reclaimer's lock, read by anyone.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) evictions: Counter,
+    pub(crate) expirations: Counter,
+    pub(crate) relocations: Counter,
+    pub(crate) relocated_bytes: Counter,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A segment or more went into limbo.
+    Freed,
+    /// Nothing: enough is in limbo, and comes free when the era is over.
+    Wait,
+    /// Nothing: no segment is sealed.
+    Nothing,
+}
+
+/// An item of a segment that is being emptied.
+#[derive(Clone, Copy, Debug)]
+struct Resident {
+    place: Place,
+    header: Header,
+    hash: u64,
+}
+
+/// On whose behalf items are moved.
+struct Hand<'a, 'l> {
+    store: &'a Store,
+    lane: &'a mut Lane<'l>,
+    worker: WorkerId,
+    now: UnixSeconds,
+}
+
+/// What a search found in its window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    ended: Option<u32>,
+    most_garbage: Option<u32>,
+}
+
+impl Reclaimer {
+    pub(crate) fn new(classes: u32) -> Reclaimer {
+        Reclaimer {
+            writer: Writer::new(WorkerId(0), Taker::Relocation, classes),
+            cursor: 0,
+        }
+    }
+
+    /// Makes some room, if there is need.
+    pub(crate) fn step(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        now: UnixSeconds,
+    ) -> Step {
+        if !store.space.lock().is_tight(&store.items) {
+            return Step::Wait;
+        }
+        let found = self.search(store, now);
+        let mut hand = Hand {
+            store,
+            lane,
+            worker,
+            now,
+        };
+        if let Some(victim) = found.ended {
+            self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
+            return Step::Freed;
+        }
+        if let Some(victim) = found.most_garbage {
+            if self.can_move(store, victim) {
+                self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
+                return Step::Freed;
+            }
+            if store.space.lock().is_waiting() {
+                return Step::Wait;
+            }
+        }
+        let plan = {
+            let space = store.space.lock();
+            store
+                .config()
+                .eviction
+                .plan(&store.items, &space, hand.lane, self.cursor)
+        };
+        let Some(plan) = plan else {
+            return Step::Nothing;
+        };
+        self.carry_out(&mut hand, plan);
+        Step::Freed
+    }
+
+    /// Frees one segment in which everything has ended; false where there is none in the window.
+    pub(crate) fn free_ended(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        now: UnixSeconds,
+    ) -> bool {
+        self.writer.seal_all(&store.items, &store.space, |segment| {
+            store.has_ended(store.items.segments.at(segment), now)
+        });
+        let Some(victim) = self.search(store, now).ended else {
+            return false;
+        };
+        let mut hand = Hand {
+            store,
+            lane,
+            worker,
+            now,
+        };
+        self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
+        true
+    }
+
+    /// Looks at some segments, from where the last search stopped.
+    fn search(&mut self, store: &Store, now: UnixSeconds) -> Found {
+        let all = store.items.segments.len();
+        let mut found = Found::default();
+        let mut most = 0;
+        for _ in 0..all.min(WINDOW_SEGMENTS) {
+            self.cursor = (self.cursor + 1) % all;
+            let segment = store.items.segments.at(self.cursor);
+            if segment.state() != SegmentState::Sealed {
+                continue;
+            }
+            if segment.live_bytes() == 0 || store.has_ended(segment, now) {
+                found.ended = Some(self.cursor);
+                return found;
+            }
+            let garbage = garbage_permille(segment);
+            if garbage > most && garbage * GARBAGE_ONE_IN >= 1000 {
+                most = garbage;
+                found.most_garbage = Some(self.cursor);
+            }
+        }
+        found
+    }
+
+    /// Whether there is room for everything that lives in a segment.
+    fn can_move(&self, store: &Store, victim: u32) -> bool {
+        let items = &store.items;
+        let live = u64::from(items.segments.at(victim).live_bytes());
+        let room = store.space.lock().room(Taker::Relocation, false);
+        // The copies may need a new segment, and keys at most what lives.
+        room >= u64::from(items.segment_bytes()) + live
+    }
+
+    fn carry_out(&mut self, hand: &mut Hand<'_, '_>, mut plan: Plan) {
+        for victim in plan.victims.clone() {
+            hand.store.space.lock().claim(&hand.store.items, victim);
+            if !hand.store.items.segments.at(victim).is_dead() {
+                self.empty(hand, victim, &mut plan);
+            }
+            hand.store.space.lock().retire(&hand.store.items, victim);
+        }
+    }
+
+    /// Takes every item of a segment out of the index or moves it.
+    fn empty(&mut self, hand: &mut Hand<'_, '_>, victim: u32, plan: &mut Plan) {
+        let store = hand.store;
+        let mut walk = crate::walk::Walk::new(&store.items, victim);
+        loop {
+            let mut batch: ArrayVec<Resident, BATCH_ITEMS> = ArrayVec::new();
+            while !batch.is_full()
+                && let Some((place, header)) = walk.next(&store.items, hand.lane)
+            {
+                let hash = store
+                    .items
+                    .with_key(hand.lane, place, &header, |key| store.hash(key).0);
+                store.index.prefetch(hash);
+                batch.push(Resident {
+                    place,
+                    header,
+                    hash,
+                });
+            }
+            if batch.is_empty() {
+                return;
+            }
+            for resident in batch {
+                self.settle(hand, victim, resident, plan);
+            }
+        }
+    }
+
+    fn settle(&mut self, hand: &mut Hand<'_, '_>, victim: u32, item: Resident, plan: &mut Plan) {
+        let store = hand.store;
+        if store
+            .index
+            .find(item.hash, |place| place == item.place)
+            .is_none()
+        {
+            return;
+        }
+        let ended = store.is_ended(&item.header, item.place, hand.now);
+        if !ended {
+            let state = store.items.state(hand.lane, item.place);
+            let bytes = store.items.footprint(&item.header).total();
+            if let Some(uses) = plan.keeps(state, bytes)
+                && self.relocate(
+                    hand,
+                    victim,
+                    item,
+                    Lot {
+                        queue: plan.into,
+                        class: 0,
+                    },
+                    uses,
+                )
+            {
+                return;
+            }
+        }
+        let mut guard = store.index.lock(hand.worker, item.hash);
+        let Some(slot) = guard.find(|place| place == item.place) else {
+            return;
+        };
+        guard.remove(slot);
+        drop(guard);
+        store
+            .items
+            .segments
+            .at(victim)
+            .kill(store.items.footprint(&item.header).total());
+        if ended {
+            store.done.expirations.add(1);
+            return;
+        }
+        store.done.evictions.add(1);
+        if plan.remembers
+            && let Some(ghost) = &store.ghost
+        {
+            ghost.insert(item.hash);
+        }
+    }
+
+    /// Writes an item again and publishes the copy in its stead. True where that is done, or where
+    /// the item is no longer there; false where there is no room.
+    fn relocate(
+        &mut self,
+        hand: &mut Hand<'_, '_>,
+        victim: u32,
+        item: Resident,
+        mut lot: Lot,
+        uses: u8,
+    ) -> bool {
+        let (store, items) = (hand.store, &hand.store.items);
+        let Resident {
+            place: old,
+            mut header,
+            hash,
+        } = item;
+        lot.class = self.writer.class(header.expiry, hand.now);
+        let mut key = [0; KEY_BYTES];
+        let key = &mut key[..usize::from(header.key_len)];
+        items.with_key(hand.lane, old, &header, |from| key.copy_from_slice(from));
+        let value = Source::Medium {
+            at: items.value_at(old, &header),
+            len: header.value_len,
+        };
+        loop {
+            let state = items.state(hand.lane, old);
+            // A unique that was handed out must not change because the item moves.
+            if state.is_cas_seen() {
+                header.cas = header.cas.or(Some(items.unique(old)));
+            }
+            let needs = items.footprint(&header);
+            if self.writer.make_room(items, &store.space, lot, needs) == Room::None {
+                return false;
+            }
+            let value = [value, Source::Bytes(&[]), Source::Bytes(&[])];
+            let draft = Draft {
+                header,
+                state: state.with_frequency(uses),
+                key,
+                value,
+            };
+            let appended = self.writer.append(items, hand.lane, lot, &draft);
+            let mut guard = store.index.lock(hand.worker, hash);
+            let Some(slot) = guard.find(|place| place == old) else {
+                self.writer.take_back(items, &appended);
+                return true;
+            };
+            let state = items.state(hand.lane, old);
+            if state.is_cas_seen() && header.cas.is_none() {
+                drop(guard);
+                self.writer.take_back(items, &appended);
+                continue;
+            }
+            carry_over(hand, old, appended.place, state.with_frequency(uses));
+            guard.replace(slot, appended.place);
+            drop(guard);
+            items
+                .segments
+                .at(victim)
+                .kill(items.footprint(&item.header).total());
+            store.done.relocations.add(1);
+            store.done.relocated_bytes.add(u64::from(needs.total()));
+            return true;
+        }
+    }
+}
+
+/// Takes over what may have changed in place while the copy was made. Under the bucket's lock.
+fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
+    let items = &hand.store.items;
+    items.update_state(hand.lane, new, |_| state);
+    let expiry = items.header(hand.lane, old).expiry;
+    let copy = items.header(hand.lane, new);
+    if expiry != copy.expiry {
+        items.set_expiry(hand.lane, new, &copy, expiry);
+    }
+}
+
+/// The share of a segment's bytes that died.
+fn garbage_permille(segment: &Segment) -> u32 {
+    let written = u64::from(segment.written_bytes()).max(1);
+    (u64::from(segment.dead_bytes()) * 1000 / written) as u32
+}

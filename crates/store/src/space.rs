@@ -1,0 +1,387 @@
+//! Space: who gets a segment, a chunk or a page of index, within the tenant's one budget.
+//!
+//! `used` counts all of it: segments and chunks in use or in limbo, chunks that are free but still
+//! hold memory, the index and the tables. It never passes `size`. Ordinary takers leave a reserve,
+//! which only relocation may use, so that a full tenant can always make room.
+//!
+//! What it never does: choose what is evicted, touch items, wait for an era.
+//!
+//! *Thread safety*: one lock around the whole, taken once per segment, chunk or page, never per item
+//! and never while a bucket is locked.
+//!
+//! *Invariants*: `used <= size`. Every segment is in exactly one of: the free list or not yet
+//! touched (`Free`), a writer's hand (`Open`), a queue (`Sealed`), the reclaimer's hand
+//! (`Draining`), the limbo list (`Limbo`).
+
+use crate::chunks::{CHUNK_BYTES, Chunks};
+use crate::eras::Eras;
+use crate::items::Items;
+use crate::segment::{NONE, Queue, SegmentState};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Who asks for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// A put: leaves the reserve alone.
+    Put,
+    /// The reclaimer, which gives back more than it takes.
+    Relocation,
+}
+
+/// The bounds of a space, all in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// The tenant's budget.
+    pub(crate) size: u64,
+    /// What only relocation may take.
+    pub(crate) reserve: u64,
+    /// What is made free ahead of need, so that no put waits for an era.
+    pub(crate) ahead: u64,
+    /// Free key memory that is not given back to the system.
+    pub(crate) keep_warm: u64,
+}
+
+/// The space of one store.
+#[derive(Debug)]
+pub(crate) struct Space {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    eras: Arc<Eras>,
+    shape: Shape,
+    used: u64,
+    next_seq: u64,
+    /// Segments that were used and are free; behind them come the untouched ones.
+    free: Vec<u32>,
+    untouched: u32,
+    limbo: VecDeque<(u64, u32)>,
+    limbo_bytes: u64,
+    /// Free chunks that hold memory, and free ones that do not.
+    warm: List,
+    cold: List,
+    untouched_chunk: u32,
+    queues: [Fifo; Queue::COUNT],
+    /// Neighbours of each sealed segment in its queue.
+    links: Box<[Neighbours]>,
+}
+
+/// Chunks, linked through the chunk table.
+#[derive(Debug)]
+struct List {
+    first: u32,
+    len: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    older: u32,
+    newer: u32,
+}
+
+/// A queue of sealed segments, by age.
+#[derive(Clone, Copy, Debug)]
+struct Fifo {
+    oldest: u32,
+    newest: u32,
+    len: u32,
+}
+
+/// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
+const CHUNKS_AHEAD: u32 = 4;
+/// Bytes of tables that one segment takes.
+pub(crate) const SEGMENT_TABLE_BYTES: u64 =
+    (size_of::<crate::segment::Segment>() + size_of::<Neighbours>() + 4 + 16) as u64;
+
+impl Space {
+    /// All of `shape.size` free but `used`.
+    pub(crate) fn new(shape: Shape, used: u64, segments: u32, eras: Arc<Eras>) -> Space {
+        let none = Neighbours {
+            older: NONE,
+            newer: NONE,
+        };
+        let empty = Fifo {
+            oldest: NONE,
+            newest: NONE,
+            len: 0,
+        };
+        let state = State {
+            eras,
+            shape,
+            used,
+            next_seq: 1,
+            free: Vec::with_capacity(segments as usize),
+            untouched: 0,
+            limbo: VecDeque::with_capacity(segments as usize),
+            limbo_bytes: 0,
+            warm: List {
+                first: NONE,
+                len: 0,
+            },
+            cold: List {
+                first: NONE,
+                len: 0,
+            },
+            untouched_chunk: 0,
+            queues: [empty; Queue::COUNT],
+            links: vec![none; segments as usize].into_boxed_slice(),
+        };
+        Space {
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// A number that was never given before.
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.next_seq += 1;
+        self.next_seq - 1
+    }
+
+    fn floor(&self, taker: Taker) -> u64 {
+        match taker {
+            Taker::Put => self.shape.reserve,
+            Taker::Relocation => 0,
+        }
+    }
+
+    /// Bytes that `taker` may still take, limbo and free chunks included if `soon`.
+    pub(crate) fn room(&self, taker: Taker, soon: bool) -> u64 {
+        let coming = if soon {
+            self.limbo_bytes + self.surplus_bytes()
+        } else {
+            0
+        };
+        (self.shape.size - self.used + coming).saturating_sub(self.floor(taker))
+    }
+
+    /// Bytes of free chunks beyond what the next segment will likely take: those are kept warm, since
+    /// giving memory back and touching it anew costs more than keeping it.
+    fn surplus_bytes(&self) -> u64 {
+        let held = u64::from(self.warm.len) * u64::from(CHUNK_BYTES);
+        held.saturating_sub(self.shape.keep_warm)
+    }
+
+    /// Whether something must go: what puts may take, now or when the era is over, is nearly used up.
+    pub(crate) fn is_tight(&self, items: &Items) -> bool {
+        let segments = self.free.len() + self.limbo.len();
+        let untouched = (items.segments.len() - self.untouched) as usize;
+        let ahead = self.shape.ahead / u64::from(items.segment_bytes());
+        let chunks_left = items.chunks.as_ref().is_none_or(|chunks| {
+            let untouched = chunks.len() - self.untouched_chunk;
+            untouched + self.cold.len + self.warm.len >= CHUNKS_AHEAD
+        });
+        self.room(Taker::Put, true) < self.shape.ahead
+            || ((segments + untouched) as u64) < ahead
+            || !(chunks_left || self.limbo_bytes > 0)
+    }
+
+    /// Whether memory will come free when the era is over.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.limbo.is_empty()
+    }
+
+    /// Takes `bytes` for the index or a table.
+    pub(crate) fn charge(&mut self, items: &Items, taker: Taker, bytes: u64) -> bool {
+        self.cool(items, bytes + self.floor(taker));
+        let granted = self.room(taker, false) >= bytes;
+        if granted {
+            self.used += bytes;
+        }
+        granted
+    }
+
+    /// Opens a free segment.
+    pub(crate) fn take_segment(
+        &mut self,
+        items: &Items,
+        taker: Taker,
+        queue: Queue,
+        class: u8,
+    ) -> Option<u32> {
+        self.collect(items);
+        let bytes = u64::from(items.segment_bytes());
+        if self.free.is_empty() && self.untouched == items.segments.len() {
+            return None;
+        }
+        if !self.charge(items, taker, bytes) {
+            return None;
+        }
+        let segment = self.free.pop().unwrap_or_else(|| {
+            self.untouched += 1;
+            self.untouched - 1
+        });
+        let seq = self.next_seq();
+        items.segments.at(segment).open(seq, queue, class);
+        Some(segment)
+    }
+
+    /// Gives a segment another chunk.
+    pub(crate) fn take_chunk(&mut self, items: &Items, taker: Taker, segment: u32) -> Option<u32> {
+        let chunks = items.chunks.as_ref()?;
+        let chunk = match self.warm.pop(chunks) {
+            Some(chunk) => chunk,
+            None if self.room(taker, false) < u64::from(CHUNK_BYTES) => return None,
+            None => {
+                let chunk = self
+                    .cold
+                    .pop(chunks)
+                    .or_else(|| self.untouched_chunk(chunks))?;
+                self.used += u64::from(CHUNK_BYTES);
+                chunk
+            }
+        };
+        let seq = self.next_seq();
+        chunks.assign(chunk, seq, segment);
+        let rest = items.segments.at(segment).push_chunk(chunk);
+        chunks.set_next(chunk, rest);
+        Some(chunk)
+    }
+
+    fn untouched_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
+        let chunk = self.untouched_chunk;
+        (chunk < chunks.len()).then(|| {
+            self.untouched_chunk += 1;
+            chunk
+        })
+    }
+
+    /// Gives surplus chunks' memory back to the system until `bytes` are free.
+    fn cool(&mut self, items: &Items, bytes: u64) {
+        let Some(chunks) = &items.chunks else { return };
+        while self.shape.size - self.used < bytes && self.surplus_bytes() > 0 {
+            let Some(chunk) = self.warm.pop(chunks) else {
+                return;
+            };
+            chunks.release(chunk);
+            self.cold.push(chunks, chunk);
+            self.used -= u64::from(CHUNK_BYTES);
+        }
+    }
+
+    /// Puts an open segment into its queue.
+    pub(crate) fn seal(&mut self, items: &Items, segment: u32) {
+        items
+            .segments
+            .at(segment)
+            .step(SegmentState::Open, SegmentState::Sealed);
+        let fifo = &mut self.queues[items.segments.at(segment).queue() as usize];
+        self.links[segment as usize] = Neighbours {
+            older: fifo.newest,
+            newer: NONE,
+        };
+        match fifo.newest {
+            NONE => fifo.oldest = segment,
+            newest => self.links[newest as usize].newer = segment,
+        }
+        fifo.newest = segment;
+        fifo.len += 1;
+    }
+
+    /// Takes a sealed segment out of its queue, to be emptied.
+    pub(crate) fn claim(&mut self, items: &Items, segment: u32) {
+        items
+            .segments
+            .at(segment)
+            .step(SegmentState::Sealed, SegmentState::Draining);
+        let fifo = &mut self.queues[items.segments.at(segment).queue() as usize];
+        let Neighbours { older, newer } = self.links[segment as usize];
+        match older {
+            NONE => fifo.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => fifo.newest = older,
+            newer => self.links[newer as usize].older = older,
+        }
+        fifo.len -= 1;
+    }
+
+    /// The oldest sealed segment of a queue.
+    pub(crate) fn oldest(&self, queue: Queue) -> Option<u32> {
+        let oldest = self.queues[queue as usize].oldest;
+        (oldest != NONE).then_some(oldest)
+    }
+
+    /// The next younger segment of the same queue.
+    pub(crate) fn younger(&self, segment: u32) -> Option<u32> {
+        let newer = self.links[segment as usize].newer;
+        (newer != NONE).then_some(newer)
+    }
+
+    /// How many sealed segments a queue has.
+    pub(crate) fn queue_len(&self, queue: Queue) -> u32 {
+        self.queues[queue as usize].len
+    }
+
+    /// Puts an empty segment into limbo.
+    pub(crate) fn retire(&mut self, items: &Items, segment: u32) {
+        let entry = items.segments.at(segment);
+        entry.step(SegmentState::Draining, SegmentState::Limbo);
+        self.limbo_bytes += held_bytes(items, segment);
+        self.limbo.push_back((self.eras.retire(), segment));
+    }
+
+    /// Frees what no worker can still look at.
+    pub(crate) fn collect(&mut self, items: &Items) {
+        while let Some(&(era, segment)) = self.limbo.front() {
+            if !self.eras.is_over(era) {
+                return;
+            }
+            self.limbo.pop_front();
+            self.limbo_bytes -= held_bytes(items, segment);
+            self.free_chunks(items, segment);
+            self.used -= u64::from(items.segment_bytes());
+            items
+                .segments
+                .at(segment)
+                .step(SegmentState::Limbo, SegmentState::Free);
+            self.free.push(segment);
+        }
+    }
+
+    fn free_chunks(&mut self, items: &Items, segment: u32) {
+        let Some(chunks) = &items.chunks else { return };
+        let mut chunk = items.segments.at(segment).first_chunk();
+        while chunk != NONE {
+            let next = chunks.next(chunk);
+            self.warm.push(chunks, chunk);
+            chunk = next;
+        }
+    }
+}
+
+/// Bytes that freeing a segment will give back.
+fn held_bytes(items: &Items, segment: u32) -> u64 {
+    let chunks = u64::from(items.segments.at(segment).chunks());
+    u64::from(items.segment_bytes()) + chunks * u64::from(CHUNK_BYTES)
+}
+
+impl List {
+    fn push(&mut self, chunks: &Chunks, chunk: u32) {
+        chunks.set_next(chunk, self.first);
+        self.first = chunk;
+        self.len += 1;
+    }
+
+    fn pop(&mut self, chunks: &Chunks) -> Option<u32> {
+        if self.first == NONE {
+            return None;
+        }
+        let chunk = self.first;
+        self.first = chunks.next(chunk);
+        self.len -= 1;
+        Some(chunk)
+    }
+}

@@ -1,0 +1,55 @@
+//! A walk over the items of a sealed or draining segment, dead ones included.
+//!
+//! What it never does: look an item up, change one.
+//!
+//! *Thread safety*: the caller holds the reclaimer's lock, so that the segment is not used anew.
+
+use crate::header::Header;
+use crate::items::Items;
+use crate::segment::NONE;
+use nyx_gate::Lane;
+use nyx_index::Place;
+
+/// Where a walk stands.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    segment: u32,
+    chunk: u32,
+    offset: u32,
+}
+
+impl Walk {
+    /// A walk over all of `segment`: its youngest chunk first, each chunk in the order of writing.
+    pub(crate) fn new(items: &Items, segment: u32) -> Walk {
+        Walk {
+            segment,
+            chunk: items.segments.at(segment).first_chunk(),
+            offset: 0,
+        }
+    }
+
+    /// The next item.
+    pub(crate) fn next(&mut self, items: &Items, lane: &mut Lane<'_>) -> Option<(Place, Header)> {
+        match &items.chunks {
+            Some(chunks) => {
+                while self.chunk != NONE && self.offset >= chunks.fill(self.chunk) {
+                    (self.chunk, self.offset) = (chunks.next(self.chunk), 0);
+                }
+                if self.chunk == NONE {
+                    return None;
+                }
+            }
+            None if self.offset >= items.segments.at(self.segment).value_fill() => return None,
+            None => {}
+        }
+        let place = items.place(self.segment, self.chunk, self.offset);
+        let header = items.header(lane, place);
+        let footprint = items.footprint(&header);
+        self.offset += if items.chunks.is_some() {
+            footprint.dram
+        } else {
+            footprint.medium
+        };
+        Some((place, header))
+    }
+}

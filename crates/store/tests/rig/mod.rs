@@ -1,0 +1,155 @@
+//! What every test of the store needs: a medium, an unlimited lane for each worker, a store.
+//!
+//! What it never does: check anything.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
+use nyx_gate::cost::STEPS;
+use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
+use nyx_media::Media;
+use nyx_media::mapped::Mapped;
+use nyx_store::{Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, Writer};
+use std::sync::Arc;
+
+/// The one tenant.
+pub(crate) const TENANT: TenantId = TenantId(0);
+/// The time at which tests begin.
+pub(crate) const START: UnixSeconds = UnixSeconds(1_800_000_000);
+
+/// Time that stands still: nothing is paced here.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        Instant(0)
+    }
+    fn spin_until(&self, _until: Instant) {}
+}
+
+/// A store on a medium of its own.
+pub(crate) struct Rig {
+    pub(crate) store: Store,
+    pub(crate) eras: Arc<Eras>,
+    device: Arc<Device>,
+}
+
+/// One worker's part of a rig.
+pub(crate) struct Worker<'r> {
+    pub(crate) store: &'r Store,
+    pub(crate) eras: &'r Eras,
+    pub(crate) tolls: Tolls,
+    pub(crate) writer: Writer,
+    pub(crate) now: UnixSeconds,
+}
+
+/// A small store: 64 KiB segments, one worker, default policy.
+pub(crate) fn small(size: u64) -> StoreConfig {
+    StoreConfig {
+        size,
+        medium_base: 0,
+        medium_len: size,
+        segment_bytes: 64 << 10,
+        item_len_max: 32 << 10,
+        eviction: Eviction::S3Fifo,
+        layout: Layout::Split,
+        workers: 1,
+        hash_seed: 7,
+    }
+}
+
+impl Rig {
+    pub(crate) fn new(config: StoreConfig) -> Rig {
+        let eras = Arc::new(Eras::new(config.workers));
+        let end = config.medium_base + config.medium_len;
+        let media: Arc<dyn Media> = Arc::new(Mapped::anonymous(end).expect("memory"));
+        let rates = [1e6; STEPS];
+        let cost = CostTable::from_max_iops(&rates, &rates);
+        let device = Arc::new(Device {
+            name: "test".to_owned(),
+            media,
+            cost,
+        });
+        let store = Store::new(config, eras.clone()).expect("a good configuration");
+        Rig {
+            store,
+            eras,
+            device,
+        }
+    }
+
+    /// Worker `id`, within an era.
+    pub(crate) fn worker(&self, id: u16) -> Worker<'_> {
+        let mut tolls = Tolls::new(WorkerId(id), Arc::new(Still));
+        let account = Arc::new(CachePadded(Account::default()));
+        tolls.open(
+            TENANT,
+            self.device.clone(),
+            account,
+            Arc::new(Budget::unlimited()),
+        );
+        self.eras.enter(WorkerId(id));
+        let writer = self.store.writer(WorkerId(id));
+        Worker {
+            store: &self.store,
+            eras: &self.eras,
+            tolls,
+            writer,
+            now: START,
+        }
+    }
+}
+
+impl Worker<'_> {
+    pub(crate) fn lane(&mut self) -> Lane<'_> {
+        self.tolls.lane(TENANT)
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.store.hash(key)
+    }
+
+    pub(crate) fn put(&mut self, put: &Put<'_>) -> PutOutcome {
+        let lane = &mut self.tolls.lane(TENANT);
+        self.store.put(&mut self.writer, lane, put, self.now)
+    }
+
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) -> PutOutcome {
+        self.put(&Put::set(key, self.hash(key), value))
+    }
+
+    /// A set that must succeed.
+    pub(crate) fn store(&mut self, key: &[u8], value: &[u8]) -> u64 {
+        match self.set(key, value) {
+            PutOutcome::Stored { cas } => cas,
+            other => panic!("set gave {other:?}"),
+        }
+    }
+
+    /// The value of a key; counts an access.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let lane = &mut self.tolls.lane(TENANT);
+        let item = self.store.get(lane, key, self.store.hash(key), self.now)?;
+        item.mark_access(lane, self.now);
+        let mut value = vec![0; item.value_len()];
+        item.read(lane, &mut value);
+        Some(value)
+    }
+
+    /// A new batch of events.
+    pub(crate) fn enter(&self) {
+        self.eras.enter(self.writer.worker());
+    }
+}
+
+/// The value that belongs to a key and a version: any other key's or version's bytes differ.
+pub(crate) fn value_of(key: &[u8], version: u64, len: usize) -> Vec<u8> {
+    let mut seed = xxhash_rust::xxh3::xxh3_64_with_seed(key, version);
+    let mut value = Vec::with_capacity(len + 8);
+    while value.len() < len {
+        value.extend_from_slice(&seed.to_le_bytes());
+        seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    }
+    value.truncate(len);
+    value
+}
