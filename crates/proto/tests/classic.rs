@@ -1,5 +1,7 @@
 //! The classic commands, one table for each: what they parse to, and what is wrong with what does
-//! not. The replies to refused requests are memcached 1.6.18's unless a comment says otherwise. What these tests never do: look inside the parser.
+//! not. The replies to refused requests are memcached 1.6.18's unless a comment says otherwise.
+//!
+//! What these tests never do: look inside the parser.
 
 use nyx_proto::{
     ArithOp, Command, ErrorKind, Exptime, Get, LINE_LEN_MAX, Limits, Parse, Store, StoreVerb,

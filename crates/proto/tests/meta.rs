@@ -1,4 +1,6 @@
-//! The meta commands: flags and their tokens, answers and their order, quiet mode, binary keys. What these tests never do: look inside the parser.
+//! The meta commands: flags and their tokens, answers and their order, quiet mode, binary keys.
+//!
+//! What these tests never do: look inside the parser.
 
 use nyx_proto::reply::{self, MetaFacts, MetaStatus};
 use nyx_proto::{

@@ -1,6 +1,7 @@
 //! What the encoder writes the parser reads, one request or many, whole or in pieces; and nothing
-//! that a client may send makes any parser panic. What these
-//! tests never do: know a reply by heart; the tables next door do.
+//! that a client may send makes any parser panic.
+//!
+//! What these tests never do: know an answer by heart; the tables next door do.
 
 use nyx_proto::{
     ArithOp, Command, Exptime, Get, LINE_LEN_MAX, Limits, Parse, Store, StoreVerb, fuzzing, parse,
