@@ -30,6 +30,8 @@ pub struct Cli {
     command: Command,
 }
 
+// One of these is made per process: a box per variant would save nothing.
+#[expect(clippy::large_enum_variant)]
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(cmd::serve::Args),

@@ -62,9 +62,9 @@ const HEAD: &str = "# Knobs
 This page is generated from the knob table by `cargo xtask docs`; a test fails when it is stale.
 
 A value is taken from the flag, else from the environment variable, else from the file, else the
-default holds; `nyx check-config --print FILE` shows which it was. Flags and variables of devices and
-tenants mean the only one of them: where a file has several, set the key in its table. Sizes are bytes
-or carry a binary unit (`512KiB`, `64MiB`, `2GiB`). The paper is NyxCache (FAST'22).
+default holds; `nyx check-config --print FILE` shows which it was. Flags and variables of devices
+and tenants mean the only one of them: where a file has several, set the key in its table. Sizes
+are bytes or carry a binary unit (`512KiB`, `64MiB`, `2GiB`). The paper is NyxCache (FAST'22).
 ";
 
 const COLUMNS: &str = "| key | unit | range | default | paper | flag, variable | what it does |

@@ -141,6 +141,9 @@ struct Ignored {
     disable_watch: bool,
 }
 
+/// A knob that a flag sets: its section and name, the texts, and the flag for messages.
+type Flag = (Section, &'static str, Vec<String>, &'static str);
+
 /// Serves until a signal ends it.
 pub fn run(args: Args) -> Result<(), Failure> {
     args.refuse()?;
@@ -219,7 +222,7 @@ impl Args {
         let item_len_max = item_size(&self.max_item_size)?;
         let segment_bytes = item_len_max.next_power_of_two().max(1 << 20);
         let one = |n: u64| vec![n.to_string()];
-        let mut settings = vec![
+        let mut settings: Vec<Flag> = vec![
             (Section::Device, "kind", vec!["anon".to_string()], "-m"),
             (Section::Device, "size", size.clone(), "-m"),
             (Section::Tenant, "size", size, "-m"),
@@ -261,6 +264,20 @@ impl Args {
                 "-Y",
             ));
         }
+        settings.extend(self.extended(warnings)?);
+        let overrides = settings
+            .into_iter()
+            .map(|(section, name, texts, flag)| Override {
+                knob: Knob::named(section, name),
+                texts,
+                origin: Origin::Flag(flag.to_string()),
+            });
+        Ok(overrides.collect())
+    }
+
+    /// The `-o` options: one of them sets a knob, the rest tune what Nyx does not have.
+    fn extended(&self, warnings: &mut Vec<String>) -> Result<Vec<Flag>, Failure> {
+        let mut settings = Vec::new();
         for option in &self.extended {
             match option.split_once('=').unwrap_or((option, "")) {
                 ("idle_timeout", seconds) => {
@@ -278,14 +295,7 @@ impl Args {
                 (name, _) => return Err(Failure::usage(format!("-o {name}: unknown option"))),
             }
         }
-        let overrides = settings
-            .into_iter()
-            .map(|(section, name, texts, flag)| Override {
-                knob: Knob::named(section, name),
-                texts,
-                origin: Origin::Flag(flag.to_string()),
-            });
-        Ok(overrides.collect())
+        Ok(settings)
     }
 
     /// `-s` turns TCP off, as in memcached; otherwise `-l` with `-p`, or all addresses with `-p`.

@@ -322,7 +322,7 @@ impl Assembler {
             if sum > 1.0 + 1e-9 {
                 let (name, percent) = (&device.name, sum * 100.0);
                 self.warnings.push(format!(
-                    "device {name:?} is oversubscribed: its tenants' limits add up to {percent:.0} %"
+                    "device {name:?} is oversubscribed: its limits add up to {percent:.0} %"
                 ));
             }
         }

@@ -241,7 +241,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,40}(\\[{0,2}(server|tenant|device)\\]{0,2}\n\\PC{0,40}){0,3}") {
+        fn no_text_panics(
+            text in "\\PC{0,40}(\\[{0,2}(server|tenant|device)\\]{0,2}\n\\PC{0,40}){0,3}",
+        ) {
             read(&text);
         }
     }

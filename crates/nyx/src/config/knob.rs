@@ -422,11 +422,8 @@ mod tests {
     fn every_default_reads_and_prints_back() {
         for knob in KNOBS {
             if let Fallback::Is(text) = knob.fallback {
-                let value = knob
-                    .kind
-                    .parse(&[text.to_string()])
-                    .expect(&knob.to_string());
-                let again = knob.kind.parse(&value.texts()).expect(&knob.to_string());
+                let value = knob.kind.parse(&[text.to_string()]).expect(knob.name);
+                let again = knob.kind.parse(&value.texts()).expect(knob.name);
                 assert_eq!(value, again, "{knob}");
             }
         }

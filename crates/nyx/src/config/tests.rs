@@ -226,7 +226,10 @@ fn broken_password_files_are_told_without_their_passwords() {
         assert!(problem.contains(told), "{problem}");
         assert!(!problem.contains("nocolon"), "{problem}");
     }
-    assert!(refused("[[tenant]]\nusers=\"/none/there\"\n").contains("cannot read /none/there"));
+    assert!(
+        refused("[[tenant]]\nusers=\"/nonexistent/there\"\n")
+            .contains("cannot read /nonexistent/there")
+    );
     let user = User {
         name: b"ann".to_vec(),
         password: b"secret".to_vec(),

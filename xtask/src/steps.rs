@@ -1,0 +1,137 @@
+//! The steps of `cargo xtask test`, cheapest first.
+//!
+//! What they never do: depend on each other. Each builds what it needs, so any can run alone.
+
+use crate::run::{Report, cargo, output, root};
+use crate::{fuzz, smoke};
+use std::process::{Command, ExitCode};
+
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&mut Report),
+}
+
+/// Clippy and the tests share the dev profile; the smoke test alone builds release.
+const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        what: "cargo fmt --check",
+        run: fmt,
+    },
+    Step {
+        name: "clippy",
+        what: "clippy on every target, warnings denied",
+        run: clippy,
+    },
+    Step {
+        name: "tidy",
+        what: "rules of the house, as tests of xtask",
+        run: tidy,
+    },
+    Step {
+        name: "test",
+        what: "the tests of every room",
+        run: test_rooms,
+    },
+    Step {
+        name: "doc",
+        what: "rustdoc, warnings denied",
+        run: doc,
+    },
+    Step {
+        name: "deny",
+        what: "cargo-deny, where it is installed",
+        run: deny,
+    },
+    Step {
+        name: "fuzz",
+        what: "the parsers' properties over random input",
+        run: fuzz::driver,
+    },
+    Step {
+        name: "smoke",
+        what: "the release binary, by its users' means",
+        run: smoke::run,
+    },
+];
+
+/// Runs all steps, or those that are named.
+pub(crate) fn test(names: &[&str]) -> ExitCode {
+    let unknown = names
+        .iter()
+        .find(|name| STEPS.iter().all(|step| step.name != **name));
+    if let Some(name) = unknown {
+        eprintln!("there is no step {name}; `cargo xtask steps` lists them");
+        return ExitCode::from(64);
+    }
+    let mut report = Report::new();
+    for step in STEPS
+        .iter()
+        .filter(|step| names.is_empty() || names.contains(&step.name))
+    {
+        report.step(step.name, step.run);
+    }
+    report.end()
+}
+
+/// Prints the steps.
+pub(crate) fn list() {
+    for Step { name, what, .. } in STEPS {
+        println!("{name:<8} {what}");
+    }
+}
+
+/// Writes `docs/knobs.md` from what the binary says.
+pub(crate) fn write_docs(report: &mut Report) {
+    let mut nyx = cargo("run");
+    nyx.args(["--quiet", "--package", "nyx", "--", "knobs", "--markdown"]);
+    // Only standard output is the page; warnings of a build go to standard error.
+    let page = nyx
+        .output()
+        .map_err(|error| error.to_string())
+        .and_then(|output| match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        });
+    let path = root().join("docs/knobs.md");
+    let written = page.and_then(|page| std::fs::write(path, page).map_err(|e| e.to_string()));
+    report.check("docs/knobs.md", written);
+}
+
+fn fmt(report: &mut Report) {
+    report.command("cargo fmt", cargo("fmt").args(["--all", "--check"]));
+}
+
+fn clippy(report: &mut Report) {
+    let args = ["--workspace", "--all-targets", "--", "-D", "warnings"];
+    report.command("cargo clippy", cargo("clippy").args(args));
+}
+
+fn tidy(report: &mut Report) {
+    report.cargo_test(&["--package", "xtask"]);
+}
+
+fn test_rooms(report: &mut Report) {
+    report.cargo_test(&["--workspace", "--exclude", "xtask"]);
+}
+
+fn doc(report: &mut Report) {
+    let args = ["--workspace", "--no-deps", "--exclude", "xtask"];
+    report.command(
+        "cargo doc",
+        cargo("doc").args(args).env("RUSTDOCFLAGS", "-D warnings"),
+    );
+}
+
+fn deny(report: &mut Report) {
+    if output(Command::new("cargo-deny").arg("--version")).is_err() {
+        report.skip(
+            "cargo deny",
+            "cargo-deny is not installed; tidy checks the licences",
+        );
+        return;
+    }
+    let args = ["--offline", "check", "licenses", "bans", "sources"];
+    report.command("cargo deny", cargo("deny").args(args));
+}
