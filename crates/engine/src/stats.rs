@@ -6,7 +6,7 @@
 //! its reach, summed; what is not within reach is not told.
 
 use crate::counters::Counts;
-use crate::engine::Engine;
+use crate::engine::{Engine, VERSION};
 use crate::session::Session;
 use crate::tenant::Tenant;
 use nyx_base::DevicePs;
@@ -108,7 +108,7 @@ impl Engine {
         stat(out, "pid", u64::from(around.pid));
         stat(out, "uptime", around.uptime_s);
         stat(out, "time", around.time_s);
-        reply::stat(out, "version", env!("CARGO_PKG_VERSION"));
+        reply::stat(out, "version", VERSION);
         stat(out, "pointer_size", u64::from(usize::BITS));
         reply::stat(out, "rusage_user", seconds(around.user_us));
         reply::stat(out, "rusage_system", seconds(around.system_us));

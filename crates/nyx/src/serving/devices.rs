@@ -124,10 +124,11 @@ fn make_profile(
 ) -> Result<Profile, Failure> {
     tracing::info!(device = config.name, "no profile yet: profiling quickly");
     let profile = match params {
-        Some(params) => Profile {
-            device: identity,
-            ..simulate(params, Effort::Quick, &mut |_| {})
-        },
+        Some(params) => {
+            let mut profile = simulate(params, Effort::Quick, &mut |_| {});
+            profile.device = identity;
+            profile
+        }
         None => {
             medium.pretouch(1);
             measure(medium, identity, clock, Effort::Quick, &mut |_| {})
