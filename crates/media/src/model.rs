@@ -2,16 +2,25 @@
 //!
 //! * [`o1`]: constant work per line, no queues, shared by threads; laid over a real medium in real
 //!   time by [`crate::Emulated`] and driven by virtual threads for exact profiles.
-//! * `event`: the event simulation in virtual time, the reference; tails are claimed from it only.
+//! * [`event`]: the event simulation in virtual time, the reference; tails are claimed from it only.
 //!
 //! What the models never do: move bytes, read a clock or draw random numbers of their own. They
 //! know no garbage collection, no wear and no caches; what the processor's cache absorbs in
 //! reality they charge.
 
+pub mod event;
 pub mod o1;
 mod params;
 
 pub use params::{Geometry, Loads, Params, Stores, Waste, Window, Writes};
+
+/// Ticks of the models' clocks in a nanosecond: the shortest modelled time is still dozens of
+/// ticks, and 64 bits last for 36 years.
+pub(crate) const TICKS_PER_NS: u64 = 16;
+
+pub(crate) fn ticks(ns: f64) -> u64 {
+    (ns * TICKS_PER_NS as f64).round() as u64
+}
 
 /// A 64-bit mixer (the finaliser of SplitMix64): spreads line numbers over partitions.
 pub(crate) fn mix(n: u64) -> u64 {

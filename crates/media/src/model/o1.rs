@@ -2,11 +2,12 @@
 //! reads, and an amount of write work that waits. No queue, no event, so it can run in real time
 //! on the path of an access, shared by several threads.
 //!
-//! It follows the event simulation in throughput and mean; under write
-//! saturation its tail is lighter, so tails are claimed from the event simulation only. Where
-//! several threads share it, an access that comes a little late (in its own time) finds the
-//! partition as the later one left it. It does not know how many threads write, so
-//! [`super::Writes::writer_penalty`] is not applied.
+//! Against the event simulation ([`super::event`]), with the preset `optane-2dimm`: throughput within
+//! 8 % for few threads and 2 % at saturation (cached stores up to 15 % low), a victim beside
+//! writers or small readers within 5 points of its throughput and 5 % of its P99. Beside readers
+//! of 4 KiB a victim suffers up to 15 points too much: the lines of one access are queued at once.
+//! Tails under saturation are claimed from the event simulation only. It does not know how many
+//! threads write, so [`super::Writes::writer_penalty`] is not applied.
 //!
 //! What it never does: read a clock, wait, or allocate; it says until when to wait.
 //!
@@ -14,14 +15,11 @@
 //! waiting. *Invariants*: times are in ticks of 1/16 ns (36 years to overflow); a partition's
 //! clocks never go back.
 
-use super::{Params, mix};
+use super::{Params, TICKS_PER_NS, mix, ticks};
 use crate::Front;
 use nyx_base::{CachePadded, DevicePs, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Ticks of the model's clocks in a nanosecond: the shortest modelled time, 1/8 of a line's gap in
-/// the fastest preset, is still dozens of ticks.
-const TICKS_PER_NS: u64 = 16;
 /// Prefetch waste is accumulated in parts of a line.
 const WASTE_UNIT: f64 = 65_536.0;
 
@@ -252,7 +250,7 @@ impl Model {
         for p in &mut module.partitions {
             p.advance(&self.service, now);
         }
-        module.partitions[partition].write(now, work);
+        module.partitions[partition].write(&self.service, now, work);
         let backlog: u64 = module.partitions.iter().map(|p| p.backlog).sum();
         backlog.saturating_sub(self.service.buffer) / module.partitions.len() as u64
     }
@@ -325,15 +323,20 @@ impl Partition {
         start.saturating_sub(issued)
     }
 
-    fn write(&mut self, now: u64, work: u64) {
+    /// Buffers a write; the one that completes a batch of an idle partition starts it.
+    fn write(&mut self, service: &Service, now: u64, work: u64) {
         self.backlog += work;
         self.written = self.written.max(now);
+        if self.backlog >= service.batch && now >= self.free.max(self.batch_end) {
+            self.backlog -= service.batch;
+            self.batch_end = now + service.batch;
+        }
     }
 }
 
 impl LoadTicks {
     fn new(latency_ns: f64, gap_ns: f64) -> LoadTicks {
-        let in_flight = ((latency_ns + gap_ns) / gap_ns) as usize;
+        let in_flight = ((latency_ns + gap_ns) / gap_ns).ceil() as usize;
         let in_flight = in_flight.clamp(1, Front::LINES);
         LoadTicks {
             latency: ticks(latency_ns),
@@ -349,10 +352,6 @@ impl LoadTicks {
     }
 }
 
-fn ticks(ns: f64) -> u64 {
-    (ns * TICKS_PER_NS as f64).round() as u64
-}
-
 fn to_instant(ticks: u64) -> Instant {
     Instant(ticks.div_ceil(TICKS_PER_NS))
 }
@@ -361,3 +360,6 @@ fn to_instant(ticks: u64) -> Instant {
 fn lock(module: &CachePadded<Mutex<Module>>) -> MutexGuard<'_, Module> {
     module.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;
