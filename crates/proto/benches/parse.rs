@@ -1,5 +1,5 @@
-//! How long parsing and answering take, in nanoseconds each: the median of some runs over a batch of
-//! different requests. `cargo bench -p nyx-proto`.
+//! How long parsing and answering take, in nanoseconds each: the median of some runs over a batch
+//! of different requests. `cargo bench -p nyx-proto`.
 //!
 //! What it never does: fail; it is a ruler and no test.
 

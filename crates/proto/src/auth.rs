@@ -1,5 +1,5 @@
-//! memcached's ASCII authentication (its option `-Y`): until it has logged in, a connection may send
-//! nothing but `set <any> <flags> <exptime> <len>\r\n<user> <password>\r\n`.
+//! memcached's ASCII authentication (its option `-Y`): until it has logged in, a connection may
+//! send nothing but `set <any> <flags> <exptime> <len>\r\n<user> <password>\r\n`.
 //!
 //! What it never does: know a password. The caller checks and answers `STORED` or
 //! `CLIENT_ERROR authentication failure`.

@@ -5,6 +5,7 @@
 
 use crate::Exptime;
 use crate::meta::{MetaArith, MetaDebug, MetaDelete, MetaGet, MetaSet};
+use crate::parse::words::take_word;
 
 /// One complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,14 +171,7 @@ impl<'a> Iterator for Keys<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        let start = self.rest.iter().position(|&byte| byte != b' ')?;
-        let rest = &self.rest[start..];
-        let len = memchr::memchr(b' ', rest).unwrap_or(rest.len());
-        self.rest = &rest[len..];
-        Some(&rest[..len])
+        self.first.take().or_else(|| take_word(&mut self.rest))
     }
 }
 
@@ -227,8 +221,8 @@ pub enum ArithOp {
 }
 
 /// A store that was refused by its length. The executor answers
-/// `SERVER_ERROR object too large for cache` (unless `noreply`) and, where `drop_old` is set, removes
-/// the old item: a cache must not go on serving a value that the client meant to replace.
+/// `SERVER_ERROR object too large for cache` (unless `noreply`) and, where `drop_old` is set,
+/// removes the old item: a cache must not go on serving a value that the client meant to replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge<'a> {
     /// The item that would have been stored.

@@ -27,8 +27,8 @@ impl Exptime {
     /// An item that never expires by time.
     pub const NEVER: Exptime = Exptime(0);
 
-    /// What it means at `now`. A time beyond the last second that [`UnixSeconds`] can hold (the year
-    /// 2106) ends at that second.
+    /// What it means at `now`. A time beyond the last second that [`UnixSeconds`] can hold (the
+    /// year 2106) ends at that second.
     #[inline]
     pub fn resolve(self, now: UnixSeconds) -> Expiry {
         let at = match self.0 {

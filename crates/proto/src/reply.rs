@@ -162,8 +162,8 @@ const RETURNS_OF_SET: FlagSet = FlagSet::of(b"ckOs");
 const RETURNS_OF_ARITH: FlagSet = FlagSet::of(b"ckOt");
 const RETURNS_OF_MISS: FlagSet = FlagSet::of(b"kO");
 
-/// A hit of `mg` with its value: `VA <len> <flag>*`. Behind it go the value of `facts.len` bytes and
-/// [`crlf`].
+/// A hit of `mg` with its value: `VA <len> <flag>*`. Behind it go the value of `facts.len` bytes
+/// and [`crlf`].
 pub fn meta_value(out: &mut Out, head: &MetaHead<'_>, facts: &MetaFacts) {
     out.put(b"VA ");
     out.put_number(facts.len as u64);
@@ -204,8 +204,8 @@ pub fn meta_stored(out: &mut Out, head: &MetaHead<'_>, cas: u64, len: usize) {
     }
 }
 
-/// A store of `ms`, of `len` bytes, that did not take place: `NS`, `EX` or `NF`, also in quiet mode.
-/// The cas value that `c` asks for is 0, as in memcached.
+/// A store of `ms`, of `len` bytes, that did not take place: `NS`, `EX` or `NF`, also in quiet
+/// mode. The cas value that `c` asks for is 0, as in memcached.
 pub fn meta_store_failed(out: &mut Out, head: &MetaHead<'_>, status: MetaStatus, len: usize) {
     put_status(out, status);
     returns(
@@ -259,8 +259,8 @@ pub fn meta_status(out: &mut Out, head: &MetaHead<'_>, status: MetaStatus) {
     crlf(out);
 }
 
-/// What `me` tells of an item: `ME <key> <name>=<value>*`. `class` is whatever the store groups items
-/// by, `size` all of the item in bytes.
+/// What `me` tells of an item: `ME <key> <name>=<value>*`. `class` is whatever the store groups
+/// items by, `size` all of the item in bytes.
 pub fn meta_debug(out: &mut Out, key: &[u8], facts: &MetaFacts, class: u32, size: usize) {
     out.put(b"ME ");
     out.put(key);

@@ -1,7 +1,7 @@
 //! Requests as a client writes them, appended to a buffer: for load generators, replays and tests.
 //!
-//! What it never does: check. Keys and tokens go out as they are given, so that a test can send what
-//! no client should.
+//! What it never does: check. Keys and tokens go out as they are given, so that a test can send
+//! what no client should.
 
 use crate::{ArithOp, Command, Exptime, Get, MetaHead, MetaSet, Store, StoreVerb};
 

@@ -1,8 +1,8 @@
 //! Answers as a client reads them: for load generators, replays and tests.
 //!
 //! A value is never scanned: its line tells how long it is. [`parse`] gives an answer with its data
-//! once all of it is there; [`Skim`] gives its kind alone and lets the data pass by unbuffered. What
-//! neither does: remember which request an answer belongs to.
+//! once all of it is there; [`Skim`] gives its kind alone and lets the data pass by unbuffered.
+//! What neither does: remember which request an answer belongs to.
 
 use crate::parse::words::{number, number_u32, take_word};
 

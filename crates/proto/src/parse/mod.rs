@@ -1,8 +1,8 @@
 //! One request from the front of an input buffer.
 //!
 //! Parsing is incremental by repetition: where a request is not complete the parser says how many
-//! bytes it needs at least, keeps no state, and starts over when they are there. What it never does:
-//! look at a byte behind the request's own last one, or copy.
+//! bytes it needs at least, keeps no state, and starts over when they are there. What it never
+//! does: look at a byte behind the request's own last one, or copy.
 
 mod classic;
 mod meta;

@@ -37,7 +37,7 @@ fn word_len(line: &[u8]) -> usize {
             .position(|&byte| byte == b' ')
             .unwrap_or(line.len());
     };
-    // A byte that was a blank is zero now, and the lowest zero byte alone sets its high bit for sure.
+    // A byte that was a blank is zero now; the lowest zero byte has the lowest high bit set.
     let bytes = u64::from_le_bytes(*head) ^ BLANKS;
     let zeros = bytes.wrapping_sub(ONES) & !bytes & (ONES << 7);
     if zeros != 0 {
@@ -159,7 +159,8 @@ mod tests {
             while let Some(word) = take_word(&mut rest) {
                 words.push(word);
             }
-            let want: Vec<_> = line.as_bytes().split(|&b| b == b' ').filter(|w| !w.is_empty()).collect();
+            let words_and_gaps = line.as_bytes().split(|&byte| byte == b' ');
+            let want: Vec<_> = words_and_gaps.filter(|word| !word.is_empty()).collect();
             assert_eq!(words, want);
         }
 
