@@ -5,7 +5,10 @@
 use crate::Failure;
 use crate::config::layers::Origin;
 use crate::config::overrides::Overrides;
-use crate::config::{Action, Config, Entry, Limit, Loaded, Medium, PolicyKind, Source};
+use crate::config::{Action, Config, Device, Entry, Limit, Loaded, Medium, PolicyKind, Source};
+use nyx_gate::CostTable;
+use nyx_media::Op;
+use nyx_media::profile::Profile;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -116,11 +119,7 @@ fn summary(loaded: &Loaded) -> String {
             .map_or(String::new(), |m| format!(", model {m}"));
         let (name, size) = (&device.name, device.size);
         let _ = writeln!(text, "\ndevice {name}: {medium}, {size}{model}");
-        let rate = None;
-        let _ = match rate {
-            Some(rate) => writeln!(text, "  1 device-second is {rate:.0} standard operations"),
-            None => writeln!(text, "  no profile yet: it is measured on first start"),
-        };
+        let rate = standard_ops_per_s(&mut text, device);
         tenants(&mut text, config, i, rate);
     }
     doors(&mut text, config);
@@ -128,6 +127,30 @@ fn summary(loaded: &Loaded) -> String {
         let _ = writeln!(text, "\nwarning: {warning}");
     }
     text
+}
+
+/// What the device's profile says of it, told; the device's standard operations per second.
+fn standard_ops_per_s(text: &mut String, device: &Device) -> Option<f64> {
+    if !device.profile.exists() {
+        let _ = writeln!(text, "  no profile yet: the first start makes one");
+        return None;
+    }
+    match Profile::load(&device.profile) {
+        Ok(profile) => {
+            let [read, write] = [Op::Read, Op::Write].map(|op| *profile.max_ops_per_s(op));
+            let standard = CostTable::from_max_iops(&read, &write).standard();
+            let rate = 1.0 / standard.as_secs_f64();
+            let _ = writeln!(
+                text,
+                "  the whole device is {rate:.0} std-ops/s (1 KiB random reads)"
+            );
+            Some(rate)
+        }
+        Err(error) => {
+            let _ = writeln!(text, "  warning: {error}");
+            None
+        }
+    }
 }
 
 fn policy(config: &Config) -> String {

@@ -7,6 +7,7 @@ use super::doors;
 use super::layers::{Problem, Settings, Table};
 use super::value::{Value, nearest};
 use super::*;
+use nyx_media::model::Params;
 use std::path::Path;
 
 /// A tenant holds at least this many segments, so that one per worker can be open while others
@@ -157,6 +158,9 @@ impl Assembler {
             }
             (_, path) => Medium::File(path.unwrap_or_else(|| in_data_dir("media"))),
         };
+        if let Some(Err(error)) = table.text("model").map(Params::resolve) {
+            self.wrong(table, "model", error.to_string());
+        }
         Device {
             medium,
             size: table.bytes("size").unwrap_or_default(),

@@ -174,6 +174,11 @@ fn devices_are_named_and_kept_apart() {
                 [[tenant]]\ndevice=\"x\"\n";
     assert!(refused(same).contains("medium of device \"x\" too"));
     assert!(refused("[[device]]\nkind=\"dax\"\n").contains("needs one"));
+    let model = refused("[[device]]\nmodel=\"optaine\"\n");
+    assert!(
+        model.starts_with("2:7: device.model") && model.contains("optaine"),
+        "{model}"
+    );
     assert!(refused("[[device]]\nkind=\"anon\"\npath=\"p\"\n").contains("no path"));
 }
 
@@ -271,4 +276,19 @@ fn the_words_of_choices_are_those_of_the_store() {
             .config;
         assert_eq!(config.tenants[0].layout, layout);
     }
+}
+
+#[test]
+fn the_sample_is_accepted_and_shows_every_section() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/nyx.toml");
+    let text = std::fs::read_to_string(path).expect("config/nyx.toml");
+    let loaded = load(&text).expect("sound");
+    assert_eq!(loaded.warnings, [] as [&str; 0]);
+    for section in knob::Section::ALL {
+        assert!(
+            text.contains(&format!("[{}]", section.name())),
+            "{section:?} is not shown"
+        );
+    }
+    assert!(loaded.config.tenants.len() >= 3);
 }
