@@ -113,22 +113,26 @@ impl Out {
         }
     }
 
-    /// Makes room for `n` more bytes: moves what is pending to the front, and doubles the memory
+    /// Makes room for `n` more bytes: moves what is pending to the front, into twice the memory
     /// where it would still be more than half full.
     #[cold]
     fn grow(&mut self, n: usize) {
         let pending = self.len();
         let wanted = pending + n;
-        self.buf.copy_within(self.start..self.end, 0);
-        self.start = 0;
-        self.end = pending;
         if wanted > self.buf.len() / 2 {
             let capacity = wanted
                 .next_power_of_two()
                 .max(self.buf.len() * 2)
                 .max(CAPACITY_MIN);
-            self.buf.resize(capacity, 0);
+            // Fresh zeroed memory: the allocator has large blocks of it at no cost.
+            let mut larger = vec![0; capacity];
+            larger[..pending].copy_from_slice(self.pending());
+            self.buf = larger;
+        } else {
+            self.buf.copy_within(self.start..self.end, 0);
         }
+        self.start = 0;
+        self.end = pending;
     }
 }
 
