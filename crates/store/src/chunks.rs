@@ -119,7 +119,7 @@ impl Chunks {
 
     #[inline]
     pub(crate) fn place(chunk: u32, offset: u32) -> Place {
-        Place(chunk << PLACE_BITS | offset / 8)
+        Place((chunk << PLACE_BITS) | (offset / 8))
     }
 
     #[inline]

@@ -75,7 +75,9 @@ impl Header {
     /// The words, of which [`Header::words_len`] count.
     #[inline]
     pub(crate) fn encode(&self, state: State) -> [u32; WORDS_MAX] {
-        debug_assert!(self.value_offset % OFFSET_UNIT == 0 && self.value_len <= VALUE_LEN_LIMIT);
+        debug_assert!(
+            self.value_offset.is_multiple_of(OFFSET_UNIT) && self.value_len <= VALUE_LEN_LIMIT
+        );
         let mut words = [0; WORDS_MAX];
         words[0] = self.value_offset / OFFSET_UNIT;
         words[1] = self.value_len | u32::from(self.key_len) << 24;

@@ -37,8 +37,11 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How often a put that finds no room tries to make some before it gives up.
-const ROOM_TRIES: u32 = 1000;
+/// How often a put that finds no room tries to make some, or lets other threads run, before it gives
+/// up. A worker that was preempted within its era must get its turn meanwhile.
+const ROOM_TRIES: u32 = 100_000;
+/// Steps of reclaiming that a put makes ahead of need.
+const STEPS_AHEAD: usize = 8;
 /// Buckets that one put adds to the index at most.
 const GROWTH_PER_PUT: usize = 2;
 /// Segments that one call of [`Store::expire`] frees at most.
@@ -744,7 +747,10 @@ impl Store {
     #[cold]
     fn reclaim_ahead(&self, w: &mut Writer, lane: &mut Lane<'_>, now: UnixSeconds) {
         if let Ok(mut reclaimer) = self.reclaimer.try_lock() {
-            reclaimer.step(self, lane, w.worker(), now);
+            let mut step = || reclaimer.step(self, lane, w.worker(), now);
+            (0..STEPS_AHEAD)
+                .take_while(|_| step() == Step::Freed)
+                .for_each(drop);
         }
     }
 

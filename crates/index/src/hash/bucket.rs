@@ -211,7 +211,10 @@ impl Bucket {
     /// An empty usable slot. Holder only.
     #[inline]
     pub(super) fn vacancy(&self) -> Option<usize> {
-        self.tags().matches(0).next().filter(|&slot| slot < self.usable())
+        self.tags()
+            .matches(0)
+            .next()
+            .filter(|&slot| slot < self.usable())
     }
 
     /// Forgets tags and link, keeps lock and version. Of a bucket that is in no chain.
@@ -311,9 +314,9 @@ mod tests {
                 bucket.fill(slot, tag, Place(slot as u32));
             }
             let matched: Vec<usize> = bucket.tags().matches(tag).collect();
-            for slot in 0..SLOTS {
-                prop_assert_eq!(bucket.tag(slot), tags[slot]);
-                prop_assert_eq!(tags[slot] == tag, matched.contains(&slot));
+            for (slot, &held) in tags.iter().enumerate() {
+                prop_assert_eq!(bucket.tag(slot), held);
+                prop_assert_eq!(held == tag, matched.contains(&slot));
             }
             prop_assert!(matched.is_sorted());
         }

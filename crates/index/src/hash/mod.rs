@@ -22,6 +22,8 @@ mod bucket;
 mod pool;
 
 #[cfg(test)]
+mod loom;
+#[cfg(test)]
 mod tests;
 
 use crate::sync::{AtomicU64, Ordering, Wait};

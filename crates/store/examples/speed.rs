@@ -1,0 +1,257 @@
+//! How fast a store is in process and how much memory it takes, over real DRAM: GET hits and
+//! overwriting SETs of 32 B keys and 100 B values in batches of 16 with the three stages of
+//! prefetching, by one and two threads; then bytes per item of 20 B keys and 100 B values.
+//!
+//! What it never does: state a figure that it did not measure in this run.
+//!
+//! `cargo run --release -p nyx-store --example speed [millions of items, default 1 and 10]`
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: it measures real time on real threads"
+)]
+
+use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
+use nyx_gate::cost::STEPS;
+use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
+use nyx_media::Media;
+use nyx_media::mapped::Mapped;
+use nyx_store::{Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, Writer};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+const TENANT: TenantId = TenantId(0);
+const BATCH: usize = 16;
+const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+const RUN: Duration = Duration::from_secs(2);
+
+/// Nothing is paced here.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        Instant(0)
+    }
+    fn spin_until(&self, _until: Instant) {}
+}
+
+struct Rig {
+    store: Store,
+    eras: Arc<Eras>,
+    device: Arc<Device>,
+}
+
+impl Rig {
+    fn new(size: u64, workers: u16) -> Rig {
+        let config = StoreConfig {
+            size,
+            medium_base: 0,
+            medium_len: size,
+            segment_bytes: 1 << 20,
+            item_len_max: 1 << 20,
+            eviction: Eviction::S3Fifo,
+            layout: Layout::Split,
+            workers,
+            hash_seed: fastrand::u64(..),
+        };
+        let eras = Arc::new(Eras::new(workers));
+        let media: Arc<dyn Media> = Arc::new(Mapped::anonymous(size).expect("memory"));
+        let rates = [1e7; STEPS];
+        let cost = CostTable::from_max_iops(&rates, &rates);
+        let device = Arc::new(Device {
+            name: "dram".to_owned(),
+            media,
+            cost,
+        });
+        let store = Store::new(config, eras.clone()).expect("a good shape");
+        Rig {
+            store,
+            eras,
+            device,
+        }
+    }
+
+    fn tolls(&self, worker: u16) -> Tolls {
+        let mut tolls = Tolls::new(WorkerId(worker), Arc::new(Still));
+        let account = Arc::new(CachePadded(Account::default()));
+        tolls.open(
+            TENANT,
+            self.device.clone(),
+            account,
+            Arc::new(Budget::unlimited()),
+        );
+        tolls
+    }
+
+    fn fill(&self, items: u64, key_len: usize) {
+        let mut tolls = self.tolls(0);
+        let mut writer = self.store.writer(WorkerId(0));
+        for first in (0..items).step_by(BATCH) {
+            self.eras.enter(WorkerId(0));
+            let batch = Batch::new(&self.store, key_len, |at| (first + at as u64) % items);
+            batch.set(&self.store, &mut writer, &mut tolls.lane(TENANT));
+        }
+        self.eras.leave(WorkerId(0));
+    }
+}
+
+/// Keys that a worker's clients sent in one batch of events.
+struct Batch {
+    keys: [[u8; 32]; BATCH],
+    hashes: [KeyHash; BATCH],
+    key_len: usize,
+}
+
+impl Batch {
+    fn new(store: &Store, key_len: usize, mut id: impl FnMut(usize) -> u64) -> Batch {
+        let mut keys = [[b'k'; 32]; BATCH];
+        for (at, key) in keys.iter_mut().enumerate() {
+            key[..8].copy_from_slice(&id(at).to_le_bytes());
+        }
+        let hashes = keys.map(|key| store.hash(&key[..key_len]));
+        Batch {
+            keys,
+            hashes,
+            key_len,
+        }
+    }
+
+    fn prefetch(&self, store: &Store) {
+        self.hashes
+            .iter()
+            .for_each(|&hash| store.prefetch_bucket(hash));
+        self.hashes
+            .iter()
+            .for_each(|&hash| store.prefetch_item(hash));
+    }
+
+    fn get(&self, store: &Store, lane: &mut Lane<'_>, out: &mut [u8]) -> u64 {
+        self.prefetch(store);
+        self.hashes
+            .iter()
+            .for_each(|&hash| store.prefetch_value(lane, hash));
+        let mut hits = 0;
+        for (key, &hash) in self.keys.iter().zip(&self.hashes) {
+            if let Some(item) = store.get(lane, &key[..self.key_len], hash, NOW) {
+                item.mark_access(lane, NOW);
+                item.read(lane, &mut out[..item.value_len()]);
+                hits += 1;
+            }
+        }
+        hits
+    }
+
+    fn set(&self, store: &Store, writer: &mut Writer, lane: &mut Lane<'_>) -> u64 {
+        self.prefetch(store);
+        let value = [b'v'; 100];
+        for (key, &hash) in self.keys.iter().zip(&self.hashes) {
+            let put = Put::set(&key[..self.key_len], hash, &value);
+            let outcome = store.put(writer, lane, &put, NOW);
+            assert!(matches!(outcome, PutOutcome::Stored { .. }), "{outcome:?}");
+        }
+        BATCH as u64
+    }
+}
+
+/// Operations a second of `threads` threads together, all keys equally likely.
+fn measure(rig: &Rig, items: u64, threads: u16, set_percent: u32) -> f64 {
+    let barrier = Barrier::new(usize::from(threads));
+    let work = |id: u16| {
+        let worker = WorkerId(id);
+        let (mut tolls, mut writer) = (rig.tolls(id), rig.store.writer(worker));
+        let mut rng = fastrand::Rng::with_seed(u64::from(id));
+        let mut out = [0; 4096];
+        barrier.wait();
+        let begin = std::time::Instant::now();
+        let mut done = 0;
+        while begin.elapsed() < RUN {
+            for _ in 0..64 {
+                rig.eras.enter(worker);
+                let batch = Batch::new(&rig.store, 32, |_| rng.u64(..items));
+                let lane = &mut tolls.lane(TENANT);
+                done += match rng.u32(..100) < set_percent {
+                    true => batch.set(&rig.store, &mut writer, lane),
+                    false => batch.get(&rig.store, lane, &mut out),
+                };
+            }
+        }
+        rig.eras.leave(worker);
+        done as f64 / begin.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|id| scope.spawn(move || work(id)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .sum()
+    })
+}
+
+/// Resident bytes of this process.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+    let pages: u64 = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    pages * 4096
+}
+
+fn speed(millions: u64) {
+    let items = millions * 1_000_000;
+    // A quarter of the room is left for overwriting without evicting.
+    let rig = Rig::new(items * 210 + (64 << 20), 2);
+    let begin = std::time::Instant::now();
+    rig.fill(items, 32);
+    let fill = items as f64 / begin.elapsed().as_secs_f64();
+    println!("{millions} M items, 32 B keys, 100 B values (real DRAM), millions a second:");
+    println!("  first sets, index growing   1 thread  {:6.2}", fill / 1e6);
+    for (name, set_percent) in [("get hits", 0), ("90/10 get/set", 10), ("sets", 100)] {
+        let one = measure(&rig, items, 1, set_percent) / 1e6;
+        let two = measure(&rig, items, 2, set_percent) / 1e6;
+        println!(
+            "  {name:<27} 1 thread  {one:6.2}   2 threads {two:6.2}   ({:.2}x)",
+            two / one
+        );
+    }
+    println!("  {:?}", rig.store.figures());
+}
+
+fn memory() {
+    let items = 5_000_000;
+    let before = resident_bytes();
+    let rig = Rig::new(items * 160 + (16 << 20), 1);
+    rig.fill(items, 20);
+    let resident = resident_bytes() - before;
+    let figures = rig.store.figures();
+    assert_eq!(figures.items, items, "nothing was evicted");
+    println!("5 M items, 20 B keys, 100 B values, bytes per item:");
+    println!(
+        "  resident, process and medium   {:6.1}",
+        resident as f64 / items as f64
+    );
+    println!(
+        "  accounted                      {:6.1}",
+        figures.used_bytes as f64 / items as f64
+    );
+    println!(
+        "  of that: keys {:.1}, values {:.1}, index {:.1}",
+        figures.key_bytes as f64 / items as f64,
+        figures.value_bytes as f64 / items as f64,
+        figures.index_bytes as f64 / items as f64
+    );
+}
+
+fn main() {
+    memory();
+    let asked: Vec<u64> = std::env::args()
+        .skip(1)
+        .filter_map(|arg| arg.parse().ok())
+        .collect();
+    for millions in if asked.is_empty() { vec![1, 10] } else { asked } {
+        speed(millions);
+    }
+}
