@@ -1,1 +1,12 @@
-//! nyx-sim: header to be written with the room.
+//! Dreams: virtual clock, modelled media, workloads, and the figures that come out of them.
+//!
+//! What it never does: open a socket, or look at a real clock.
+//!
+//! * [`workload`]: what clients ask for, generated or recorded.
+//! * [`client`]: a closed-loop client of an engine, without a socket.
+//! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is theirs.
+
+pub mod client;
+pub mod clock;
+pub mod scenario;
+pub mod workload;
