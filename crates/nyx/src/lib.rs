@@ -7,6 +7,7 @@ pub mod cli;
 pub mod cmd;
 pub mod config;
 pub mod failure;
+mod load;
 pub mod log;
 pub mod serving;
 

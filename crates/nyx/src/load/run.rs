@@ -1,0 +1,234 @@
+//! One measured run: threads are started, keys stored, the load warmed up, a window measured.
+//!
+//! What it never does: take part in the load; the main thread only watches.
+
+use super::LoadError;
+use super::cpu::{self, Used};
+use super::plan::Plan;
+use super::shared::{Phase, Shared};
+use super::tally::{Counts, Tally};
+use super::worker::{Worker, Yield};
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the main thread looks.
+const LOOK: Duration = Duration::from_millis(5);
+/// How often it tells.
+const TELL: Duration = Duration::from_secs(1);
+
+/// When a run is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Until {
+    /// After a time.
+    Elapsed(Duration),
+    /// After a number of keys, over all tenants and threads.
+    Keys(u64),
+}
+
+/// A run's frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// How long requests go before they count.
+    pub(crate) warm_up: Duration,
+    /// When it ends.
+    pub(crate) until: Until,
+    /// Whose CPU time is measured.
+    pub(crate) server_pid: Option<u32>,
+    /// Whether to tell on a terminal how it goes.
+    pub(crate) progress: bool,
+}
+
+/// What one tenant got.
+#[derive(Debug)]
+pub(crate) struct TenantResult {
+    /// Its name.
+    pub(crate) name: String,
+    /// What was measured.
+    pub(crate) tally: Tally,
+    /// What happened while its keys were stored.
+    pub(crate) fill: Counts,
+    /// Requests that were due when the run ended and had not been sent.
+    pub(crate) unsent: u64,
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The length of the measured window.
+    pub(crate) elapsed: Duration,
+    /// By tenant, in the plan's order.
+    pub(crate) tenants: Vec<TenantResult>,
+    /// Keys finished between the two readings of the server's CPU time.
+    pub(crate) keys: u64,
+    /// The server's CPU time in the window.
+    pub(crate) server: Option<Used>,
+    /// The generator's own.
+    pub(crate) client: Used,
+}
+
+/// Makes one run.
+pub(crate) fn run(plan: &Plan, frame: &Frame) -> Result<Outcome, LoadError> {
+    let watched = frame.progress && std::io::stderr().is_terminal();
+    let shared = Shared::new(plan.threads, watched);
+    let quota = match frame.until {
+        Until::Elapsed(_) => u64::MAX,
+        Until::Keys(keys) => keys.div_ceil((plan.threads * plan.tenants.len()) as u64),
+    };
+    let shared = &shared;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads)
+            .map(|index| {
+                thread::Builder::new()
+                    .name(format!("load-{index}"))
+                    .spawn_scoped(scope, move || work(plan, shared, index, quota))
+            })
+            .collect();
+        let window = conduct(plan, frame, shared);
+        shared.enter(Phase::Stop);
+        let mut tenants = Vec::new();
+        for spawned in threads {
+            let system = |source| LoadError::System {
+                what: "cannot start a thread".into(),
+                source,
+            };
+            let joined = spawned.map_err(system)?.join();
+            merge(
+                plan,
+                &mut tenants,
+                joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            );
+        }
+        let window = window?;
+        Ok(Outcome {
+            elapsed: window.elapsed,
+            tenants,
+            keys: window.keys,
+            server: window.server,
+            client: window.client,
+        })
+    })
+}
+
+/// One generator thread. When it fails it counts as done, so that the run ends.
+fn work(plan: &Plan, shared: &Shared, index: usize, quota: u64) -> Result<Vec<Yield>, LoadError> {
+    let result = Worker::new(plan, shared, index, quota).and_then(Worker::run);
+    if result.is_err() {
+        shared.enter(Phase::Stop);
+    }
+    result
+}
+
+fn merge(plan: &Plan, tenants: &mut Vec<TenantResult>, yields: Vec<Yield>) {
+    for (i, mut part) in yields.into_iter().enumerate() {
+        match tenants.get_mut(i) {
+            Some(whole) => {
+                part.tally.drain_into(&mut whole.tally);
+                whole.fill.add(&part.fill);
+                whole.unsent += part.unsent;
+            }
+            None => tenants.push(TenantResult {
+                name: plan.tenants[i].name.clone(),
+                tally: part.tally,
+                fill: part.fill,
+                unsent: part.unsent,
+            }),
+        }
+    }
+}
+
+/// The measured window, as the main thread saw it.
+struct Window {
+    elapsed: Duration,
+    keys: u64,
+    server: Option<Used>,
+    client: Used,
+}
+
+/// Leads the run through its phases. Ends early where a thread has failed.
+fn conduct(plan: &Plan, frame: &Frame, shared: &Shared) -> Result<Window, LoadError> {
+    let failed = || shared.phase() == Phase::Stop;
+    while shared.filled.load(Ordering::Acquire) < plan.threads && !failed() {
+        thread::sleep(LOOK);
+    }
+    if !failed() {
+        shared.enter(Phase::WarmUp);
+        let warm = Instant::now() + frame.warm_up;
+        while Instant::now() < warm && !failed() {
+            thread::sleep(LOOK.min(warm.saturating_duration_since(Instant::now())));
+        }
+    }
+    let server = frame.server_pid.map(cpu::Reading::of).transpose()?;
+    let client = cpu::Reading::of(std::process::id())?;
+    let (start, keys) = (Instant::now(), shared.keys());
+    if !failed() {
+        shared.enter(Phase::Measure);
+    }
+    let mut told = start;
+    while !failed() && !is_over(plan, frame, shared, start) {
+        thread::sleep(LOOK);
+        if told.elapsed() >= TELL {
+            tell(shared, start.elapsed(), told.elapsed());
+            told = Instant::now();
+        }
+    }
+    let (elapsed, keys) = (start.elapsed(), shared.keys() - keys);
+    let server = match (frame.server_pid, server) {
+        (Some(pid), Some(before)) if !failed() => Some(cpu::Reading::of(pid)?.since(&before)),
+        _ => None,
+    };
+    let client = cpu::Reading::of(std::process::id())?.since(&client);
+    if told > start {
+        eprintln!();
+    }
+    Ok(Window {
+        elapsed,
+        keys,
+        server,
+        client,
+    })
+}
+
+fn is_over(plan: &Plan, frame: &Frame, shared: &Shared, start: Instant) -> bool {
+    match frame.until {
+        Until::Elapsed(time) => start.elapsed() >= time,
+        Until::Keys(_) => shared.done.load(Ordering::Acquire) >= plan.threads,
+    }
+}
+
+/// One line over the last one, on a terminal.
+fn tell(shared: &Shared, at: Duration, span: Duration) {
+    let mut recent = Tally::new();
+    for figures in &shared.figures {
+        let mut part = figures.recent.lock().unwrap_or_else(|e| e.into_inner());
+        part.drain_into(&mut recent);
+    }
+    let counts = recent.counts;
+    if counts.total_ops() == 0 {
+        return;
+    }
+    let us = |ns: u64| ns as f64 / 1e3;
+    let latency = if recent.reads().is_empty() {
+        recent.writes()
+    } else {
+        recent.reads()
+    };
+    let (p50, p99) = (
+        latency.value_at_quantile(0.5),
+        latency.value_at_quantile(0.99),
+    );
+    let hits = counts
+        .hit_ratio()
+        .map_or("-".to_owned(), |r| format!("{:.2} %", r * 100.0));
+    eprint!(
+        "\r{:4.0} s  {:>9.0} ops/s  p50 {:.1} us  p99 {:.1} us  hits {hits}  errors {}   ",
+        at.as_secs_f64(),
+        counts.total_ops() as f64 / span.as_secs_f64(),
+        us(p50),
+        us(p99),
+        counts.errors(),
+    );
+    // A terminal that went away does not end the run.
+    let _ = std::io::stderr().flush();
+}

@@ -1,0 +1,333 @@
+//! One tenant's part of one generator thread: which requests it makes, and what it learns.
+//!
+//! What it never does: wait, or send; its thread does.
+
+use super::LoadError;
+use super::link::{Ask, Asked, Link, Outcome, Sink};
+use super::plan::{Plan, Tenant};
+use super::shared::{Phase, Shared};
+use super::tally::{Counts, Tally};
+use super::wire::exptime;
+use nyx_proto::{ArithOp, Command, Store, StoreVerb, request};
+use nyx_sim::workload::{Generator, KeySpace, Op, Step, Values};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Requests in one write while the keys are stored at first.
+const FILL_DEPTH: usize = 64;
+/// Bytes in one write while the keys are stored at first, roughly.
+const FILL_BYTES: usize = 256 << 10;
+
+/// A connection of a stream.
+pub(crate) struct Conn {
+    /// The connection itself.
+    pub(crate) link: Link,
+    /// Which of its thread's streams it belongs to.
+    pub(crate) stream: usize,
+    /// Keys to store because a request missed them, and what that request was.
+    pub(crate) refill: VecDeque<(u64, Ask)>,
+}
+
+/// One tenant's part of one thread.
+pub(crate) struct Stream {
+    /// What it asks for.
+    pub(crate) generator: Generator,
+    /// Keys of the numbers that `incr` counts up.
+    counters: Option<KeySpace>,
+    /// Its connections.
+    pub(crate) conns: Range<usize>,
+    /// The connection that the next request of an open loop tries first.
+    turn: usize,
+    /// When the next request of an open loop is due, in nanoseconds.
+    pub(crate) due_ns: f64,
+    /// The mean time between two requests of an open loop, in nanoseconds.
+    pub(crate) gap_ns: Option<f64>,
+    /// Keys that are still to be stored at first.
+    pub(crate) to_fill: Range<u64>,
+    /// Keys that may still be asked for.
+    pub(crate) left: u64,
+    version: u64,
+    /// The text of the keys of the request that is being written.
+    text: Vec<u8>,
+    /// Requests that were due when the run ended and had not been sent.
+    pub(crate) unsent: u64,
+    /// What happened while the keys were stored.
+    pub(crate) fill: Counts,
+    /// What was counted lately.
+    pub(crate) recent: Tally,
+    /// What was measured before that.
+    pub(crate) total: Tally,
+}
+
+impl Stream {
+    /// The part of `tenant` whose connections are `conns` of its thread and `share` of the tenant's.
+    pub(crate) fn new(
+        plan: &Plan,
+        tenant: &Tenant,
+        number: u64,
+        share: Range<usize>,
+        conns: Range<usize>,
+    ) -> Result<Stream, LoadError> {
+        let spec = &tenant.spec;
+        let counters = match spec.mix.has(Op::Incr) {
+            true => {
+                let prefix = format!("{}n", spec.prefix);
+                let digits = spec.keys.saturating_sub(1).max(1).ilog10() as usize + 1;
+                let len = spec.key_len.max(prefix.len() + digits);
+                Some(KeySpace::new(&prefix, spec.keys, len)?)
+            }
+            false => None,
+        };
+        let part =
+            |conn: usize| (spec.keys as u128 * conn as u128 / tenant.connections as u128) as u64;
+        let own_rate = |rate: f64| rate * share.len() as f64 / tenant.connections as f64;
+        Ok(Stream {
+            generator: Generator::new(spec, plan.seed, number)?,
+            counters,
+            turn: 0,
+            due_ns: 0.0,
+            gap_ns: tenant.rate.map(|rate| 1e9 / own_rate(rate)),
+            to_fill: part(share.start)..part(share.end),
+            left: if conns.is_empty() { 0 } else { u64::MAX },
+            conns,
+            version: number << 48,
+            text: Vec::new(),
+            unsent: 0,
+            fill: Counts::default(),
+            recent: Tally::new(),
+            total: Tally::new(),
+        })
+    }
+
+    /// Whether it sends by the clock in `phase`.
+    pub(crate) fn is_open(&self, phase: Phase) -> bool {
+        self.gap_ns.is_some() && self.left > 0 && matches!(phase, Phase::WarmUp | Phase::Measure)
+    }
+
+    /// Takes leave at the end of a run: counts the requests that are overdue at `now_ns`.
+    pub(crate) fn stop(&mut self, now_ns: u64) {
+        let late_ns = now_ns as f64 - self.due_ns;
+        self.unsent = match self.gap_ns {
+            Some(gap_ns) if late_ns > 0.0 && self.left > 0 => (late_ns / gap_ns) as u64,
+            _ => 0,
+        };
+        self.recent.drain_into(&mut self.total);
+    }
+
+    /// Sets when the next request is due.
+    pub(crate) fn schedule(&mut self, poisson: bool) {
+        let gap_ns = self.gap_ns.unwrap_or(0.0);
+        self.due_ns += match poisson {
+            true => -(1.0 - self.generator.rng().f64()).ln() * gap_ns,
+            false => gap_ns,
+        };
+    }
+
+    /// The next of its connections with less than `depth` outstanding.
+    pub(crate) fn free_conn(&mut self, conns: &[Conn], depth: usize) -> Option<usize> {
+        let count = self.conns.len();
+        let free = (0..count)
+            .map(|k| (self.turn + k) % count)
+            .find(|&k| conns[self.conns.start + k].link.pending.len() < depth)?;
+        self.turn = (free + 1) % count;
+        Some(self.conns.start + free)
+    }
+
+    /// Writes a batch of the first stores.
+    pub(crate) fn fill_batch(&mut self, conn: &mut Conn, values: &Values, now_ns: u64) -> usize {
+        let mut count = 0;
+        while count < FILL_DEPTH && conn.link.out.len() < FILL_BYTES {
+            let Some(key) = self.to_fill.next() else {
+                break;
+            };
+            self.store(conn, values, Ask::Fill, key, now_ns);
+            count += 1;
+        }
+        count
+    }
+
+    /// Writes stores of up to `limit` keys that were missed; gives how many.
+    pub(crate) fn refill(
+        &mut self,
+        conn: &mut Conn,
+        values: &Values,
+        now_ns: u64,
+        limit: usize,
+    ) -> usize {
+        let mut count = 0;
+        while count < limit {
+            let Some((key, ask)) = conn.refill.pop_front() else {
+                break;
+            };
+            match ask {
+                Ask::Incr => self.start_counter(conn, key, now_ns),
+                _ => self.store(conn, values, Ask::Fill, key, now_ns),
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Writes one request of the workload, due at `since_ns`. False where none is left.
+    pub(crate) fn ask(
+        &mut self,
+        conn: &mut Conn,
+        values: &Values,
+        multiget: usize,
+        since_ns: u64,
+    ) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let Step { op, key, ttl_s } = self.generator.step();
+        let out = &mut conn.link.out;
+        self.text.clear();
+        match op {
+            Op::Get => self.get(conn, key, multiget, since_ns),
+            Op::Set => self.store(conn, values, Ask::Set, key, since_ns),
+            Op::Delete => {
+                self.generator.space().write(key, &mut self.text);
+                request::delete(out, &self.text);
+                self.push(conn, Ask::Delete, 1, key, since_ns);
+            }
+            Op::Touch => {
+                self.generator.space().write(key, &mut self.text);
+                let (key_text, exptime) = (&self.text, exptime(ttl_s));
+                let touch = Command::Touch {
+                    key: key_text,
+                    exptime,
+                    noreply: false,
+                };
+                request::encode(out, &touch);
+                self.push(conn, Ask::Touch, 1, key, since_ns);
+            }
+            Op::Incr => {
+                self.write_counter_key(key);
+                let (key_text, op) = (&self.text, ArithOp::Incr);
+                let incr = Command::Arith {
+                    key: key_text,
+                    op,
+                    delta: 1,
+                    noreply: false,
+                };
+                request::encode(out, &incr);
+                self.push(conn, Ask::Incr, 1, key, since_ns);
+            }
+        }
+        let keys = if op == Op::Get { multiget as u64 } else { 1 };
+        self.left = self.left.saturating_sub(keys);
+        true
+    }
+
+    fn get(&mut self, conn: &mut Conn, key: u64, multiget: usize, since_ns: u64) {
+        self.generator.space().write(key, &mut self.text);
+        self.push(conn, Ask::Get, multiget as u16, key, since_ns);
+        if multiget == 1 {
+            return request::get(&mut conn.link.out, &self.text);
+        }
+        for _ in 1..multiget {
+            let key = self.generator.read_key();
+            self.generator.space().write(key, &mut self.text);
+            conn.link.pending.push_key(key);
+        }
+        let key_len = self.generator.space().key_len();
+        request::multiget(&mut conn.link.out, self.text.chunks_exact(key_len));
+    }
+
+    fn store(&mut self, conn: &mut Conn, values: &Values, ask: Ask, key: u64, since_ns: u64) {
+        self.version += 1;
+        let len = self.generator.value_len(key) as usize;
+        let exptime = exptime(self.generator.ttl_s());
+        self.text.clear();
+        self.generator.space().write(key, &mut self.text);
+        let out = &mut conn.link.out;
+        request::set_line(out, &self.text, 0, exptime, len);
+        values.write(key, self.version, len, out);
+        request::crlf(out);
+        self.push(conn, ask, 1, key, since_ns);
+    }
+
+    fn start_counter(&mut self, conn: &mut Conn, key: u64, since_ns: u64) {
+        let exptime = exptime(self.generator.ttl_s());
+        self.text.clear();
+        self.write_counter_key(key);
+        let add = Command::Store(Store {
+            key: &self.text,
+            data: b"0",
+            cas: 0,
+            exptime,
+            flags: 0,
+            verb: StoreVerb::Add,
+            noreply: false,
+        });
+        request::encode(&mut conn.link.out, &add);
+        self.push(conn, Ask::Fill, 1, key, since_ns);
+    }
+
+    fn write_counter_key(&mut self, key: u64) {
+        let space = self.counters.as_ref().unwrap_or(self.generator.space());
+        space.write(key, &mut self.text);
+    }
+
+    fn push(&self, conn: &mut Conn, ask: Ask, keys: u16, key: u64, since_ns: u64) {
+        conn.link.pending.push(Asked {
+            ask,
+            keys,
+            key,
+            key_len: self.generator.space().key_len() as u16,
+            value_len: self.generator.value_len(key),
+            since_ns,
+        });
+    }
+}
+
+/// Where the replies of one connection are counted.
+pub(crate) struct Desk<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) values: &'a Values,
+    pub(crate) generator: &'a Generator,
+    pub(crate) tally: &'a mut Tally,
+    pub(crate) refill: &'a mut VecDeque<(u64, Ask)>,
+    pub(crate) fill_on_miss: bool,
+    pub(crate) verify: bool,
+    pub(crate) now_ns: u64,
+    pub(crate) keys: u64,
+}
+
+impl Sink for Desk<'_> {
+    #[inline]
+    fn arrived(&mut self) {
+        self.now_ns = self.shared.now_ns();
+    }
+
+    #[inline]
+    fn key(&mut self, asked: &Asked, key: u64, outcome: Outcome<'_>) {
+        let same = key == asked.key;
+        let len = if same {
+            asked.value_len
+        } else {
+            self.generator.value_len(key)
+        };
+        self.tally.key(asked.ask, len, outcome);
+        self.keys += u64::from(asked.ask != Ask::Fill);
+        match outcome {
+            Outcome::Hit(Some(data)) if self.verify => {
+                let right = data.len() == len as usize && self.values.verify(key, data);
+                self.tally.counts.corrupt += u64::from(!right);
+            }
+            Outcome::Miss if asked.ask == Ask::Incr => self.refill.push_back((key, Ask::Incr)),
+            Outcome::Miss if asked.ask == Ask::Get && self.fill_on_miss => {
+                self.refill.push_back((key, Ask::Get));
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn reply(&mut self, asked: &Asked) {
+        if asked.ask != Ask::Fill {
+            self.tally
+                .latency(asked.ask, self.now_ns.saturating_sub(asked.since_ns));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a run counts: operations, hits, errors, latencies.
+//!
+//! What it never does: allocate while it counts, or mix requests of different kinds in one latency
+//! distribution.
+
+use super::link::{ASKS, Ask, Outcome};
+use super::wire::REFUSALS;
+use hdrhistogram::Histogram;
+
+/// The longest latency that is told from longer ones, in nanoseconds.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+/// Significant decimal digits of a latency.
+const LATENCY_DIGITS: u8 = 3;
+
+/// Plain counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Finished keys by [`Ask`]; a `get` of several keys counts each.
+    pub(crate) ops: [u64; ASKS.len()],
+    /// Keys that were read and found.
+    pub(crate) hits: u64,
+    /// Keys that were read and not found.
+    pub(crate) misses: u64,
+    /// Bytes of the values that were asked for, found or not.
+    pub(crate) read_bytes: u64,
+    /// Bytes of those that were not found.
+    pub(crate) missed_bytes: u64,
+    /// Errors by [`Refusal`](super::wire::Refusal).
+    pub(crate) refused: [u64; REFUSALS.len()],
+    /// Values that were not what their key's should be.
+    pub(crate) corrupt: u64,
+}
+
+impl Counts {
+    /// All operations of the workload: fills after a miss are not among them.
+    pub(crate) fn total_ops(&self) -> u64 {
+        self.ops.iter().sum::<u64>() - self.ops[Ask::Fill as usize]
+    }
+
+    /// All errors, wrong values included.
+    pub(crate) fn errors(&self) -> u64 {
+        self.refused.iter().sum::<u64>() + self.corrupt
+    }
+
+    /// Keys found of keys read; `None` where nothing was read.
+    pub(crate) fn hit_ratio(&self) -> Option<f64> {
+        ratio(self.hits, self.hits + self.misses)
+    }
+
+    /// Adds what `other` counted.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        for (sum, n) in self.ops.iter_mut().zip(other.ops) {
+            *sum += n;
+        }
+        for (sum, n) in self.refused.iter_mut().zip(other.refused) {
+            *sum += n;
+        }
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.read_bytes += other.read_bytes;
+        self.missed_bytes += other.missed_bytes;
+        self.corrupt += other.corrupt;
+    }
+}
+
+/// What one tenant (or all of them) did.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    /// How often what happened.
+    pub(crate) counts: Counts,
+    /// Latencies of reads, and of everything else, in nanoseconds.
+    latency_ns: [Histogram<u64>; 2],
+    /// A run of equal latencies that is not in the histograms yet: class, nanoseconds, count.
+    run: (usize, u64, u64),
+}
+
+impl Tally {
+    /// Nothing counted.
+    pub(crate) fn new() -> Tally {
+        let histogram = || {
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
+                .expect("constant bounds that the histogram accepts")
+        };
+        Tally {
+            counts: Counts::default(),
+            latency_ns: [histogram(), histogram()],
+            run: (0, 0, 0),
+        }
+    }
+
+    /// Counts what became of a key whose value has `value_len` bytes.
+    #[inline]
+    pub(crate) fn key(&mut self, ask: Ask, value_len: u32, outcome: Outcome<'_>) {
+        let counts = &mut self.counts;
+        counts.ops[ask as usize] += 1;
+        match outcome {
+            Outcome::Refused(refusal) => counts.refused[refusal as usize] += 1,
+            Outcome::Hit(_) => {
+                counts.hits += 1;
+                counts.read_bytes += u64::from(value_len);
+            }
+            Outcome::Miss if ask == Ask::Get => {
+                counts.misses += 1;
+                counts.read_bytes += u64::from(value_len);
+                counts.missed_bytes += u64::from(value_len);
+            }
+            Outcome::Miss | Outcome::Done => {}
+        }
+    }
+
+    /// Counts a latency. Runs of one length, as the replies of one batch have it, cost one record.
+    #[inline]
+    pub(crate) fn latency(&mut self, ask: Ask, ns: u64) {
+        let class = usize::from(ask != Ask::Get);
+        if (class, ns) == (self.run.0, self.run.1) {
+            self.run.2 += 1;
+        } else {
+            self.settle();
+            self.run = (class, ns, 1);
+        }
+    }
+
+    fn settle(&mut self) {
+        let (class, ns, count) = self.run;
+        if count > 0 {
+            self.latency_ns[class].saturating_record_n(ns, count);
+            self.run.2 = 0;
+        }
+    }
+
+    /// Adds what `other` counted.
+    pub(crate) fn add(&mut self, other: &mut Tally) {
+        self.settle();
+        other.settle();
+        self.counts.add(&other.counts);
+        for (sum, part) in self.latency_ns.iter_mut().zip(&other.latency_ns) {
+            sum.add(part)
+                .expect("all latency histograms have the same bounds");
+        }
+    }
+
+    /// Moves everything into `sum` and starts again from nothing.
+    pub(crate) fn drain_into(&mut self, sum: &mut Tally) {
+        sum.add(self);
+        self.clear();
+    }
+
+    /// Starts again from nothing.
+    pub(crate) fn clear(&mut self) {
+        self.counts = Counts::default();
+        self.latency_ns.iter_mut().for_each(Histogram::reset);
+        self.run.2 = 0;
+    }
+
+    /// The latencies of reads; call it when the run is over.
+    pub(crate) fn reads(&mut self) -> &Histogram<u64> {
+        self.settle();
+        &self.latency_ns[0]
+    }
+
+    /// The latencies of everything but reads; call it when the run is over.
+    pub(crate) fn writes(&mut self) -> &Histogram<u64> {
+        self.settle();
+        &self.latency_ns[1]
+    }
+}
+
+/// `part` of `whole`; `None` where there is no whole.
+pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::wire::Refusal;
+
+    #[test]
+    fn a_run_of_equal_latencies_counts_each_and_keeps_the_classes_apart() {
+        let mut tally = Tally::new();
+        for (ask, ns) in [
+            (Ask::Get, 500),
+            (Ask::Get, 500),
+            (Ask::Set, 500),
+            (Ask::Get, 900),
+        ] {
+            tally.latency(ask, ns);
+        }
+        assert_eq!((tally.reads().len(), tally.writes().len()), (3, 1));
+        assert_eq!((tally.reads().min(), tally.reads().max()), (500, 900));
+        let mut sum = Tally::new();
+        tally.drain_into(&mut sum);
+        assert_eq!((sum.reads().len(), tally.reads().len()), (3, 0));
+    }
+
+    #[test]
+    fn fills_are_no_operations_of_the_workload() {
+        let mut tally = Tally::new();
+        tally.key(Ask::Get, 100, Outcome::Miss);
+        tally.key(Ask::Fill, 100, Outcome::Done);
+        tally.key(Ask::Get, 300, Outcome::Hit(None));
+        tally.key(Ask::Set, 100, Outcome::Refused(Refusal::Busy));
+        let counts = tally.counts;
+        assert_eq!((counts.total_ops(), counts.errors()), (3, 1));
+        assert_eq!((counts.read_bytes, counts.missed_bytes), (400, 100));
+        assert_eq!(counts.hit_ratio(), Some(0.5));
+        assert_eq!(Counts::default().hit_ratio(), None);
+    }
+}
