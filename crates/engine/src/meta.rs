@@ -180,11 +180,14 @@ impl<'e> Cx<'e, '_> {
         if meta.cas().is_some() {
             self.count_cas(outcome);
         }
+        let refused = |status, out: &mut Out| {
+            reply::meta_store_failed(out, &meta.head, status, meta.data.len());
+        };
         match outcome {
             PutOutcome::Stored { cas } => reply::meta_stored(out, &meta.head, cas, meta.data.len()),
-            PutOutcome::NotStored => reply::meta_status(out, &meta.head, MetaStatus::NotStored),
-            PutOutcome::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
-            PutOutcome::NotFound => reply::meta_status(out, &meta.head, MetaStatus::NotFound),
+            PutOutcome::NotStored => refused(MetaStatus::NotStored, out),
+            PutOutcome::Exists => refused(MetaStatus::Exists, out),
+            PutOutcome::NotFound => refused(MetaStatus::NotFound, out),
             PutOutcome::TooLarge => {
                 self.remove(key, hash, Condition::Always);
                 reply::too_large(out);
