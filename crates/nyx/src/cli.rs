@@ -42,6 +42,7 @@ enum Command {
     Bench(cmd::bench::Args),
     Replay(cmd::replay::Args),
     Demo(cmd::demo::Args),
+    NullServer(cmd::null_server::Args),
 }
 
 /// Runs the process's command line and gives its exit code.
@@ -80,6 +81,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => cmd::bench::run(args),
         Command::Replay(args) => cmd::replay::run(args),
         Command::Demo(args) => cmd::demo::run(args),
+        Command::NullServer(args) => cmd::null_server::run(args),
     }
 }
 

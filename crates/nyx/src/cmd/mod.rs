@@ -7,6 +7,7 @@ pub mod check_config;
 pub mod demo;
 pub mod knobs;
 pub mod memcached;
+pub mod null_server;
 pub mod profile;
 pub mod replay;
 pub mod serve;
@@ -18,9 +19,10 @@ use std::io::{ErrorKind, Write};
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Io, format!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
+            Exit::Io,
+            format!("cannot write to standard output: {error}"),
+        )),
         _ => Ok(()),
     }
 }
