@@ -30,8 +30,7 @@ pub struct Cli {
     command: Command,
 }
 
-// One of these is made per process: a box per variant would save nothing.
-#[expect(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant, reason = "one per process: a box would save nothing")]
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(cmd::serve::Args),
