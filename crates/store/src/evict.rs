@@ -88,10 +88,19 @@ impl Eviction {
         }
     }
 
-    /// The queue of a new item, given whether its key is remembered.
-    pub(crate) fn queue_of_new(self, is_remembered: impl FnOnce() -> bool) -> Queue {
+    /// The queue of an item that is written: that of the item which it replaces, if `old` says that
+    /// there is one, else the small one, unless the key is remembered.
+    #[inline]
+    pub(crate) fn queue_for(
+        self,
+        old: impl FnOnce() -> Option<Queue>,
+        is_remembered: impl FnOnce() -> bool,
+    ) -> Queue {
         match self {
-            Eviction::S3Fifo if !is_remembered() => Queue::Small,
+            Eviction::S3Fifo => old().unwrap_or_else(|| match is_remembered() {
+                true => Queue::Main,
+                false => Queue::Small,
+            }),
             _ => Queue::Main,
         }
     }

@@ -10,7 +10,7 @@
 //! *Thread safety*: inserted into by the reclaimer alone, asked by any worker. Lost races cost a
 //! remembered key.
 
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 /// Fingerprints of a set: one cache line.
 const WAYS: usize = 32;
@@ -19,6 +19,8 @@ const WAYS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Ghost {
     sets: Box<[Set]>,
+    /// Nothing was ever inserted: asking costs no cache miss then.
+    is_empty: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ impl Ghost {
         let empty = |_| Set(std::array::from_fn(|_| AtomicU16::new(0)));
         Ghost {
             sets: (0..sets).map(empty).collect(),
+            is_empty: AtomicBool::new(true),
         }
     }
 
@@ -47,6 +50,7 @@ impl Ghost {
 
     /// Remembers a key, and forgets the one that its set has remembered longest.
     pub(crate) fn insert(&self, hash: u64) {
+        self.is_empty.store(false, Relaxed);
         let (set, mut fingerprint) = self.set(hash);
         for way in &set.0 {
             let older = way.load(Relaxed);
@@ -57,6 +61,9 @@ impl Ghost {
 
     /// Whether the key is remembered; it no longer is.
     pub(crate) fn take(&self, hash: u64) -> bool {
+        if self.is_empty.load(Relaxed) {
+            return false;
+        }
         let (set, fingerprint) = self.set(hash);
         let found = set.0.iter().find(|way| way.load(Relaxed) == fingerprint);
         found.inspect(|way| way.store(0, Relaxed)).is_some()

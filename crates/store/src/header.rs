@@ -102,7 +102,7 @@ impl Header {
     }
 
     /// The fields; `word` gives a word by its number and is asked for no more than there are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decode(word: impl Fn(usize) -> u32) -> Header {
         let (first, lengths) = (word(0), word(1));
         let mut header = Header {

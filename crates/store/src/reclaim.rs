@@ -102,6 +102,8 @@ impl Reclaimer {
         if !store.space.lock().is_tight(&store.items) {
             return Step::Wait;
         }
+        self.writer
+            .keep_up_with_flush(&store.items, &store.space, store.flush_mark());
         let found = self.search(store, now);
         let mut hand = Hand {
             store,
@@ -144,6 +146,8 @@ impl Reclaimer {
         worker: WorkerId,
         now: UnixSeconds,
     ) -> bool {
+        self.writer
+            .keep_up_with_flush(&store.items, &store.space, store.flush_mark());
         self.writer.seal_all(&store.items, &store.space, |segment| {
             store.has_ended(store.items.segments.at(segment), now)
         });

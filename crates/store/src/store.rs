@@ -23,7 +23,7 @@ use crate::reclaim::{Done, Reclaimer, Step};
 use crate::request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
 };
-use crate::segment::{Segment, SegmentState};
+use crate::segment::{Queue, Segment, SegmentState};
 use crate::shape;
 use crate::space::{Space, Taker};
 use crate::writer::{Appended, Draft, Lot, Room, Writer};
@@ -32,7 +32,7 @@ use nyx_base::{CachePadded, UnixSeconds, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::{Full, Hash, Index, Place};
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -202,14 +202,8 @@ impl Store {
                 return outcome;
             }
         }
-        let remembered = || {
-            self.ghost
-                .as_ref()
-                .is_some_and(|ghost| ghost.take(put.hash.0))
-        };
-        let queue = self.config.eviction.queue_of_new(remembered);
         let lot = Lot {
-            queue,
+            queue: self.queue_for(put.hash),
             class: w.class(put.expiry, now),
         };
         if !self.make_room(w, lane, lot, needs, now) {
@@ -372,16 +366,16 @@ impl Store {
     }
 
     /// Forgets, at the second `at`, every item that was written before that second comes; at once
-    /// where `at` is not after `now`. Costs the same for any number of items.
+    /// where `at` is not after `now`. Takes the place of a flush that is still to come. Costs the same for any number of items.
     pub fn flush(&self, at: UnixSeconds, now: UnixSeconds) {
-        if at > now {
-            self.flush.due.store(at.0, Relaxed);
-            return;
+        self.meet_due_flush(now);
+        match at > now {
+            true => self.flush.due.store(at.0, Relaxed),
+            false => {
+                self.flush.due.store(UnixSeconds::NEVER.0, Relaxed);
+                self.flush_now();
+            }
         }
-        self.flush.due.store(UnixSeconds::NEVER.0, Relaxed);
-        let mut space = self.space.lock();
-        let mark = space.next_seq();
-        self.flush.mark.store(mark, Release);
     }
 
     /// Frees some of what has expired or was flushed; true where there may be more. Bounded work:
@@ -445,14 +439,35 @@ impl Store {
 impl Store {
     /// What every change begins with: a flush that came due, and open segments that were flushed.
     fn begin(&self, w: &mut Writer, now: UnixSeconds) {
-        if self.flush.due.load(Relaxed) <= now.0 {
-            self.flush(now, now);
+        self.meet_due_flush(now);
+        w.keep_up_with_flush(&self.items, &self.space, self.flush_mark());
+    }
+
+    /// Does what a flush asked for earlier, when its second has come.
+    fn meet_due_flush(&self, now: UnixSeconds) {
+        let due = self.flush.due.load(Relaxed);
+        let never = UnixSeconds::NEVER.0;
+        // One worker's exchange wins, so that no worker flushes what another wrote after the flush.
+        if due <= now.0
+            && self
+                .flush
+                .due
+                .compare_exchange(due, never, AcqRel, Relaxed)
+                .is_ok()
+        {
+            self.flush_now();
         }
-        let mark = self.flush.mark.load(Acquire);
-        if w.flush_mark != mark {
-            w.flush_mark = mark;
-            w.seal_all(&self.items, &self.space, |_| true);
-        }
+    }
+
+    fn flush_now(&self) {
+        let mut space = self.space.lock();
+        let mark = space.next_seq();
+        self.flush.mark.store(mark, Release);
+    }
+
+    /// Items of segments with a lower sequence number were flushed.
+    pub(crate) fn flush_mark(&self) -> u64 {
+        self.flush.mark.load(Acquire)
     }
 
     fn header(&self, put: &Put<'_>) -> Option<Header> {
@@ -497,13 +512,13 @@ impl Store {
         if self.flush.due.load(Relaxed) <= now.0 {
             return true;
         }
-        let mark = self.flush.mark.load(Acquire);
+        let mark = self.flush_mark();
         mark != 0 && self.items.segments.at(self.items.segment_of(place)).seq() < mark
     }
 
     /// Whether everything in a segment has.
     pub(crate) fn has_ended(&self, segment: &Segment, now: UnixSeconds) -> bool {
-        segment.has_expired(now) || segment.seq() < self.flush.mark.load(Acquire)
+        segment.has_expired(now) || segment.seq() < self.flush_mark()
     }
 
     fn cas(&self, found: Found) -> u64 {
@@ -717,7 +732,20 @@ impl Store {
         (self.items.footprint(&header).medium <= self.config.segment_bytes).then_some(header)
     }
 
-    fn queue_of(&self, place: Place) -> crate::segment::Queue {
+    /// The queue to write an item to. The index's candidate is nearly always the item of the key, and
+    /// its bucket will be needed anyway: a look at the ghost queue's memory is left for new keys.
+    #[inline]
+    fn queue_for(&self, hash: KeyHash) -> Queue {
+        let old = || {
+            self.index
+                .candidate(hash.0)
+                .map(|place| self.queue_of(place))
+        };
+        let is_remembered = || self.ghost.as_ref().is_some_and(|ghost| ghost.take(hash.0));
+        self.config.eviction.queue_for(old, is_remembered)
+    }
+
+    fn queue_of(&self, place: Place) -> Queue {
         self.items.segments.at(self.items.segment_of(place)).queue()
     }
 

@@ -33,7 +33,7 @@ pub struct Writer {
     /// By queue, then by class.
     open: Box<[Option<Open>]>,
     /// The flush mark at which the open segments were opened.
-    pub(crate) flush_mark: u64,
+    flush_mark: u64,
     piece: Box<[u8; PIECE_BYTES]>,
 }
 
@@ -233,6 +233,16 @@ impl Writer {
         if let Some(open) = self.slot(lot).take() {
             open.close_chunk(items);
             space.lock().seal(items, open.segment);
+        }
+    }
+
+    /// Leaves open segments that were opened before the flush `mark` alone: what is written from now
+    /// on must not be taken for flushed.
+    #[inline]
+    pub(crate) fn keep_up_with_flush(&mut self, items: &Items, space: &Space, mark: u64) {
+        if self.flush_mark != mark {
+            self.flush_mark = mark;
+            self.seal_all(items, space, |_| true);
         }
     }
 

@@ -117,12 +117,8 @@ impl Check<'_, '_> {
     }
 
     /// What the model says is there now.
-    fn known(&mut self, key: u16) -> Option<Known> {
+    fn known(&self, key: u16) -> Option<Known> {
         let now = self.w.now;
-        if self.flush_at.is_some_and(|at| at <= now) {
-            self.model.clear();
-            self.flush_at = None;
-        }
         self.model
             .get(&key)
             .filter(|known| known.expiry > now)
@@ -234,6 +230,10 @@ impl Check<'_, '_> {
     }
 
     fn step(&mut self, command: Command) {
+        if self.flush_at.is_some_and(|at| at <= self.w.now) {
+            self.model.clear();
+            self.flush_at = None;
+        }
         match command {
             Command::Set {
                 key,
@@ -327,7 +327,7 @@ fn run(config: StoreConfig, commands: Vec<Command>) {
         check.step(command);
     }
     for key in 0..400 {
-        check.get(key);
+        check.step(Command::Get { key });
     }
     let figures = check.w.store.figures();
     assert!(figures.items <= 400, "{} items of 400 keys", figures.items);
