@@ -420,22 +420,19 @@ impl<'a> Sim<'a> {
         let worker = &mut self.threads[thread];
         worker.outstanding -= 1;
         let unit = self.params.media.unit_bytes;
-        match worker.spec.access {
-            Access::Store => {
-                // The cache evicts older lines in no order, and each is served alone.
-                let places = self.params.writes.batch_lines;
-                let line_bytes = self.params.media.line_bytes.min(worker.spec.op_bytes);
-                let work = store.evict_bytes.div_ceil(unit) * self.write_unit;
-                for _ in 0..line_bytes.div_ceil(store.evict_bytes) {
-                    let write = Write {
-                        came: 0,
-                        work,
-                        places,
-                    };
-                    worker.deposits.push_back((self.rng.u64(..), write));
-                }
+        if worker.spec.access == Access::Store {
+            // The cache evicts older lines in no order, and each is served alone.
+            let places = self.params.writes.batch_lines;
+            let line_bytes = self.params.media.line_bytes.min(worker.spec.op_bytes);
+            let work = store.evict_bytes.div_ceil(unit) * self.write_unit;
+            for _ in 0..line_bytes.div_ceil(store.evict_bytes) {
+                let write = Write {
+                    came: 0,
+                    work,
+                    places,
+                };
+                worker.deposits.push_back((self.rng.u64(..), write));
             }
-            _ => {}
         }
         let op = &mut worker.ops[(request.op - worker.first_op) as usize];
         op.1 -= 1;

@@ -5,6 +5,7 @@
 
 use super::{Profile, STEP_BYTES};
 use crate::{Evidence, Op};
+use serde::Serialize;
 use std::fmt;
 
 /// The size of a standard operation in bytes.
@@ -13,7 +14,7 @@ const STANDARD_BYTES: usize = 1024;
 const SHOWN_BYTES: [usize; 9] = [64, 128, 256, 512, 768, 1024, 2048, 3072, 4096];
 
 /// One line of a rate card.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
     /// Size of the operation.
     pub bytes: usize,
@@ -24,7 +25,7 @@ pub struct Rate {
 }
 
 /// See the module. Prints as a table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateCard {
     /// Standard operations that the whole device does in a second.
     pub std_ops_per_s: f64,

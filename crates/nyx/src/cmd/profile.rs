@@ -1,18 +1,354 @@
-//! `nyx profile`: a seam that holds the subcommand's place until its code is in.
+//! `nyx profile`: measures the MaxIOPS of a device, prints it with its rate card, writes it as a
+//! file that `nyx serve` loads, and draws it (NyxCache section 3.3, figure 3).
+//!
+//! What it never does: overwrite a file that holds anything. It measures by writing, so it makes a
+//! medium of its own and removes it afterwards.
 
+mod curve;
+
+use crate::cmd::print;
 use crate::{Exit, Failure};
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use nyx_base::{Bytes, Clock};
+use nyx_media::model::Params;
+use nyx_media::profile::{Effort, Identity, Profile, Progress, STEP_BYTES, measure, simulate};
+use nyx_media::{Emulated, Mapped, MediaError, Op, TscClock};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// Takes any arguments.
+/// Measure a device: its MaxIOPS by size, and what operations cost on it.
+///
+/// With --model alone the model is profiled in virtual time. With --model and --device it is laid
+/// over that medium and measured in real time. Without --model the medium itself is measured.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    rest: Vec<String>,
+    /// The medium to measure [default: anon, or file where --path is given].
+    #[arg(long, value_enum)]
+    device: Option<Device>,
+    /// A file to be made for measuring; its filesystem is what is measured.
+    #[arg(long, value_name = "FILE")]
+    path: Option<PathBuf>,
+    /// The size of the medium.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    size: Bytes,
+    /// A device model: a preset such as optane-2dimm/8, or FILE.toml.
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    model: Option<String>,
+    /// How thoroughly to measure: about a second, ten seconds, or a minute.
+    #[arg(long, value_enum, default_value = "normal")]
+    effort: EffortArg,
+    /// Write the profile to this file.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draw the curves to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the profile as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-/// Fails with exit code 69.
-pub fn run(_args: Args) -> Result<(), Failure> {
-    Err(Failure::new(
-        Exit::Unavailable,
-        "nyx profile is not built yet",
-    ))
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Device {
+    File,
+    Anon,
+    Dax,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EffortArg {
+    Quick,
+    Normal,
+    Full,
+}
+
+/// The sizes that the printed table shows; the file has all of them.
+const SHOWN_BYTES: [usize; 17] = [
+    64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096,
+];
+
+/// Profiles and reports.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let bar = ProgressBar::no_length().with_style(
+        ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("a constant template"),
+    );
+    let profile = profile(&args, &mut |progress| report(&bar, progress))?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.out {
+        profile.save(path).map_err(failure)?;
+    }
+    if let Some(path) = &args.svg {
+        let svg = curve::draw(&profile)
+            .map_err(|e| Failure::new(Exit::Software, format!("cannot draw the curves: {e}")))?;
+        std::fs::write(path, svg).map_err(|e| Failure::uncreatable(path, &e))?;
+    }
+    match args.json {
+        true => print(&json(&profile)),
+        false => print(&text(&profile)),
+    }
+}
+
+fn profile(args: &Args, progress: &mut dyn FnMut(Progress)) -> Result<Profile, Failure> {
+    let params = args
+        .model
+        .as_deref()
+        .map(Params::resolve)
+        .transpose()
+        .map_err(failure)?;
+    let effort = match args.effort {
+        EffortArg::Quick => Effort::Quick,
+        EffortArg::Normal => Effort::Normal,
+        EffortArg::Full => Effort::Full,
+    };
+    let device = match (args.device, &args.path, &params) {
+        (Some(device), ..) => device,
+        (None, Some(_), _) => Device::File,
+        (None, None, Some(params)) => return Ok(simulate(params, effort, progress)),
+        (None, None, None) => Device::Anon,
+    };
+    let scratch = Scratch::make(device, args.path.as_deref(), args.size)?;
+    let clock = Arc::new(TscClock::start());
+    let identity = Identity::of(&scratch.medium, params.as_ref());
+    scratch
+        .medium
+        .pretouch(std::thread::available_parallelism().map_or(1, usize::from));
+    let medium = scratch.medium.clone();
+    Ok(match params {
+        None => measure(&medium, identity, &*clock, effort, progress),
+        Some(params) => {
+            let clock_handle: Arc<dyn Clock> = clock.clone();
+            let emulated = Emulated::in_real_time(medium, params, clock_handle);
+            measure(&emulated, identity, &*clock, effort, progress)
+        }
+    })
+}
+
+/// A medium made for measuring, whose file goes when it does.
+struct Scratch {
+    medium: Arc<Mapped>,
+}
+
+impl Scratch {
+    fn make(device: Device, path: Option<&Path>, size: Bytes) -> Result<Scratch, Failure> {
+        let largest = (64 * STEP_BYTES) as u64;
+        if size.0 < largest {
+            return Err(Failure::usage(format!(
+                "--size is {size}, but a profile needs {} or more",
+                Bytes(largest)
+            )));
+        }
+        let made = match (device, path) {
+            (Device::Anon, None) => Mapped::anonymous(size.0),
+            (Device::Anon, Some(_)) => {
+                return Err(Failure::usage(
+                    "--device anon has no file: leave --path out",
+                ));
+            }
+            (_, None) => return Err(Failure::usage("--device file and dax need a --path")),
+            (_, Some(path)) if path.exists() => {
+                return Err(Failure::usage(format!(
+                    "{} exists, and measuring would overwrite it: give a path that does not exist",
+                    path.display()
+                )));
+            }
+            (Device::File, Some(path)) => Mapped::file(path, size.0),
+            (Device::Dax, Some(path)) => Mapped::dax(path, size.0),
+        };
+        Ok(Scratch {
+            medium: Arc::new(made.map_err(failure)?),
+        })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(path) = self.medium.path() {
+            // Nothing to be done where it fails; the next run names the file.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn failure(error: MediaError) -> Failure {
+    let code = match &error {
+        MediaError::UnknownModel { .. } | MediaError::BadModel { .. } => Exit::Usage,
+        MediaError::Length { .. } => Exit::Usage,
+        MediaError::Reserve { .. } => Exit::Os,
+        MediaError::NoDax { .. } => Exit::Unavailable,
+        _ => Exit::Io,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn report(bar: &ProgressBar, progress: Progress) {
+    let Progress {
+        points,
+        points_total,
+        op,
+        bytes,
+        threads,
+        ops_per_s,
+    } = progress;
+    bar.set_length(points_total as u64);
+    bar.set_position(points as u64);
+    let op = match op {
+        Op::Read => "read",
+        Op::Write => "write",
+    };
+    bar.set_message(format!(
+        "{op} {bytes} B, {threads} threads: {}",
+        short(ops_per_s)
+    ));
+}
+
+/// A rate in a few characters.
+fn short(ops_per_s: f64) -> String {
+    match ops_per_s {
+        rate if rate >= 1e6 => format!("{:.2} M/s", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.1} k/s", rate / 1e3),
+        rate => format!("{rate:.0} /s"),
+    }
+}
+
+/// The device of a profile in a few words.
+fn name(profile: &Profile) -> String {
+    let device = &profile.device;
+    let medium = match (device.kind.as_str(), &device.path) {
+        ("none", _) => None,
+        (kind, Some(path)) => Some(format!("{kind} {path}")),
+        (kind, None) => Some(format!("{kind} memory")),
+    };
+    match (&device.model, medium) {
+        (Some(model), Some(medium)) => format!("{model} over {medium}"),
+        (Some(model), None) => model.clone(),
+        (None, medium) => medium.unwrap_or_default(),
+    }
+}
+
+fn text(profile: &Profile) -> String {
+    let mut out = String::new();
+    let counts: Vec<String> = profile.thread_counts.iter().map(usize::to_string).collect();
+    let sizes = match profile.measured_bytes.len() {
+        64 => "every size measured".to_owned(),
+        n => format!("{n} sizes measured, the others interpolated"),
+    };
+    let evidence = profile.evidence;
+    let line = format!(
+        "MaxIOPS of {} ({evidence}; {} threads; {sizes})\n{:>8}  {:>12} {:>7} {:>7}  {:>12} {:>7} {:>7}\n",
+        name(profile),
+        counts.join(", "),
+        "bytes",
+        "reads/s",
+        "GB/s",
+        "threads",
+        "writes/s",
+        "GB/s",
+        "threads",
+    );
+    out.push_str(&line);
+    for bytes in SHOWN_BYTES {
+        let _ = write!(out, "{bytes:>8}");
+        for op in [Op::Read, Op::Write] {
+            let step = bytes / STEP_BYTES - 1;
+            let rate = profile.max_ops_per_s(op)[step];
+            let (gb_per_s, threads) = (rate * bytes as f64 / 1e9, profile.best_threads(op)[step]);
+            let _ = write!(out, "  {rate:>12.0} {gb_per_s:>7.2} {threads:>7}");
+        }
+        out.push('\n');
+    }
+    let _ = writeln!(out, "\n{}", profile.rate_card());
+    out
+}
+
+fn json(profile: &Profile) -> String {
+    let value = serde_json::json!({ "profile": profile, "rate_card": profile.rate_card() });
+    format!("{value:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use nyx_media::Evidence;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        let words = std::iter::once("profile").chain(line.split_whitespace());
+        Line::try_parse_from(words).expect(line).args
+    }
+
+    fn profiled(line: &str) -> Result<Profile, Failure> {
+        profile(&args(line), &mut |_| {})
+    }
+
+    #[test]
+    fn a_model_alone_is_simulated_and_a_medium_is_real() {
+        let simulated = profiled("--model optane-2dimm/8 --effort quick").expect("a model");
+        assert_eq!(simulated.evidence, Evidence::Simulated);
+        let out = text(&simulated);
+        assert!(
+            out.contains("MaxIOPS of optane-2dimm/8 (simulated; 24 threads"),
+            "{out}"
+        );
+        assert!(out.contains("Rate card"), "{out}");
+        let real = profiled("--size 4MiB --effort quick").expect("memory");
+        assert_eq!(real.evidence, Evidence::Real);
+        let out = text(&real);
+        assert!(
+            out.contains("anon memory (real;") && out.contains("7 sizes measured"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn a_file_is_made_measured_and_removed_but_never_overwritten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("scratch");
+        let line = format!(
+            "--path {} --size 1MiB --model ull-ssd --effort quick",
+            path.display()
+        );
+        let profile = profiled(&line).expect("a file");
+        assert_eq!(
+            (profile.evidence, profile.device.kind.as_str()),
+            (Evidence::Emulated, "file")
+        );
+        assert!(!path.exists());
+        std::fs::write(&path, b"precious").expect("a file");
+        let refused = profiled(&line).expect_err("the file exists");
+        assert!(refused.message.contains("scratch exists"), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_a_usage_error() {
+        for line in [
+            "--model nonesuch",
+            "--device file",
+            "--device anon --path /tmp/x",
+            "--size 100",
+            "--device dax --path /proc --size 1MiB",
+        ] {
+            let failure = profiled(line).expect_err(line);
+            assert_eq!(failure.code, Exit::Usage, "{line}: {failure}");
+        }
+    }
+
+    #[test]
+    fn json_has_both_curves_and_the_card() {
+        let profile = profiled("--model cxl --effort quick").expect("a model");
+        let value: serde_json::Value = serde_json::from_str(&json(&profile)).expect("JSON");
+        let reads = value["profile"]["read"]["max_ops_per_s"]
+            .as_array()
+            .expect("a list");
+        assert_eq!(reads.len(), 64);
+        assert!(value["rate_card"]["rates"][0]["write_std_ops"].is_number());
+    }
 }

@@ -57,8 +57,7 @@ fn drive(params: &Params, threads: &[Thread]) -> (Vec<Seen>, f64) {
         latencies[next].push(timing.done.since(start).0);
         free[next] = timing.free;
         if let Some(rate) = thread.ops_per_s {
-            due[next] =
-                due[next] + nyx_base::Nanos((-rng.f64().max(1e-9).ln() / rate * 1e9) as u64);
+            due[next] += nyx_base::Nanos((-rng.f64().max(1e-9).ln() / rate * 1e9) as u64);
         }
     }
     let seen = latencies.iter_mut().map(|all| {
