@@ -66,7 +66,7 @@ pub struct Args {
     json: Option<PathBuf>,
     /// Say nothing while it runs.
     #[arg(short, long)]
-    quiet: bool,
+    no_progress: bool,
 }
 
 /// What is asked for.
@@ -177,7 +177,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         warm_up: args.drive.warm_up,
         until,
         server_pid: args.server_pid,
-        progress: !args.quiet,
+        progress: !args.no_progress,
     };
     let settings = settings(&args, &plan);
     if !args.pair.is_empty() {

@@ -101,7 +101,7 @@ pub struct Args {
     json: Option<PathBuf>,
     /// Say nothing while it runs.
     #[arg(short, long)]
-    quiet: bool,
+    no_progress: bool,
 }
 
 /// A server and what the table calls it.
@@ -285,7 +285,7 @@ struct Told {
 
 impl Told {
     fn new(args: &Args, start: Instant) -> Told {
-        let on = !args.quiet && std::io::stderr().is_terminal();
+        let on = !args.no_progress && std::io::stderr().is_terminal();
         Told {
             on,
             start,

@@ -232,11 +232,13 @@ impl Link {
         Ok(went)
     }
 
-    /// Reads replies until the socket is empty or nothing is outstanding. Gives the number of bytes
+    /// Reads replies until the socket is empty or nothing is outstanding; where the other side is
+    /// `closing`, to the very end, since no further event will tell of it. Gives the number of bytes
     /// read.
     pub(crate) fn receive(
         &mut self,
         reading: Reading,
+        closing: bool,
         sink: &mut impl Sink,
     ) -> Result<usize, LoadError> {
         let mut bytes = 0;
@@ -250,7 +252,7 @@ impl Link {
                     sink.arrived();
                     self.digest(reading, sink)?;
                     // A short read has emptied the socket: what comes later is a new event.
-                    if n < room || self.pending.is_empty() {
+                    if !closing && (n < room || self.pending.is_empty()) {
                         return Ok(bytes);
                     }
                 }

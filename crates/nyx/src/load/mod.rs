@@ -28,6 +28,8 @@ pub(crate) mod tally;
 pub(crate) mod wire;
 pub(crate) mod worker;
 
+#[cfg(test)]
+mod tests;
 
 use crate::{Exit, Failure};
 use address::Address;

@@ -146,17 +146,15 @@ impl SocketTarget {
             }
             _ => {}
         }
-        let ready: Vec<(usize, bool)> = (self.events.iter())
+        let ready: Vec<(usize, bool, bool)> = (self.events.iter())
             .map(|e| {
-                (
-                    e.token().0,
-                    e.is_readable() || e.is_read_closed() || e.is_error(),
-                )
+                let closing = e.is_read_closed() || e.is_error();
+                (e.token().0, e.is_readable(), closing)
             })
             .collect();
-        for &(i, readable) in &ready {
-            if readable {
-                self.receive(i)?;
+        for &(i, readable, closing) in &ready {
+            if readable || closing {
+                self.receive(i, closing)?;
             }
             self.send(i)?;
         }
@@ -183,7 +181,7 @@ impl SocketTarget {
         }
     }
 
-    fn receive(&mut self, i: usize) -> Result<(), LoadError> {
+    fn receive(&mut self, i: usize, closing: bool) -> Result<(), LoadError> {
         let conn = &mut self.conns[i];
         let reading = Reading {
             prefix_len: self.manner.prefix.len(),
@@ -197,7 +195,7 @@ impl SocketTarget {
             verify: self.manner.verify,
             fills: &mut conn.fills,
         };
-        conn.link.receive(reading, &mut desk)?;
+        conn.link.receive(reading, closing, &mut desk)?;
         Ok(())
     }
 

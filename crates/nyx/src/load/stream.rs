@@ -283,14 +283,25 @@ impl Stream {
 
 /// Where the replies of one connection are counted.
 pub(crate) struct Desk<'a> {
+    /// The run's clock.
     pub(crate) shared: &'a Shared,
+    /// What values should be.
     pub(crate) values: &'a Values,
+    /// Whose keys they are.
     pub(crate) generator: &'a Generator,
+    /// What is counted.
     pub(crate) tally: &'a mut Tally,
+    /// Keys to store because a request missed them.
     pub(crate) refill: &'a mut VecDeque<(u64, Ask)>,
+    /// Whether a read that misses stores the key.
     pub(crate) fill_on_miss: bool,
+    /// Whether hits' bytes are checked.
     pub(crate) verify: bool,
+    /// Whether a `get` may have several keys.
+    pub(crate) several: bool,
+    /// When bytes last arrived, in nanoseconds.
     pub(crate) now_ns: u64,
+    /// Keys finished, without fills.
     pub(crate) keys: u64,
 }
 
@@ -302,11 +313,9 @@ impl Sink for Desk<'_> {
 
     #[inline]
     fn key(&mut self, asked: &Asked, key: u64, outcome: Outcome<'_>) {
-        let same = key == asked.key;
-        let len = if same {
-            asked.value_len
-        } else {
-            self.generator.value_len(key)
+        let len = match self.several {
+            true => self.generator.value_len(key),
+            false => asked.value_len,
         };
         self.tally.key(asked.ask, len, outcome);
         self.keys += u64::from(asked.ask != Ask::Fill);

@@ -129,14 +129,6 @@ mod tests {
 
     #[test]
     fn keys_give_their_number_back() {
-        assert_eq!(key_number(b"t:00042", 2), Some(42));
-        assert_eq!(key_number(b"t:0x042", 2), None);
-        assert_eq!(key_number(b"t", 2), None);
-        assert_eq!(key_number(b"99999999999999999999999", 0), None);
-    }
-
-    #[test]
-    fn keys_give_their_number_back() {
         assert_eq!(key_number(b"t:00042 0 100", 2), Some(42));
         assert_eq!(key_number(b"t:00042", 2), Some(42));
         assert_eq!(key_number(b"t:0x042", 2), None);

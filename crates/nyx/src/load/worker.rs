@@ -173,8 +173,9 @@ impl<'a> Worker<'a> {
                 let went = self.conns[i].link.flush()?;
                 self.note_progress(went);
             }
-            if event.is_readable() || event.is_read_closed() || event.is_error() {
-                let now_ns = self.receive(i)?;
+            let closing = event.is_read_closed() || event.is_error();
+            if event.is_readable() || closing {
+                let now_ns = self.receive(i, closing)?;
                 self.next_batch(i, now_ns)?;
             }
         }
@@ -182,7 +183,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Reads replies of connection `i`; gives the time at which they were read.
-    fn receive(&mut self, i: usize) -> Result<u64, LoadError> {
+    fn receive(&mut self, i: usize, closing: bool) -> Result<u64, LoadError> {
         let conn = &mut self.conns[i];
         let stream = &mut self.streams[conn.stream];
         let reading = Reading {
@@ -197,10 +198,11 @@ impl<'a> Worker<'a> {
             refill: &mut conn.refill,
             fill_on_miss: self.plan.fill_on_miss && self.phase != Phase::Fill,
             verify: self.plan.verify,
+            several: self.plan.multiget > 1,
             now_ns: 0,
             keys: 0,
         };
-        let bytes = conn.link.receive(reading, &mut desk)?;
+        let bytes = conn.link.receive(reading, closing, &mut desk)?;
         let (now_ns, keys) = (desk.now_ns, desk.keys);
         self.figures.keys.add(keys);
         if bytes > 0 {
