@@ -109,4 +109,16 @@ mod tests {
             );
         }
     }
+
+    /// Two arguments of one name and different types panic only when they are read.
+    #[test]
+    fn every_subcommand_can_be_parsed() {
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            for arguments in [vec!["nyx", name], vec!["nyx", name, "a-file"]] {
+                // An error is a fine answer; a panic is not.
+                let _ = Cli::try_parse_from(arguments);
+            }
+        }
+    }
 }

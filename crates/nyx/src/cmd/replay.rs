@@ -100,7 +100,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Say nothing while it runs.
-    #[arg(short, long)]
+    #[arg(long)]
     no_progress: bool,
 }
 
