@@ -18,7 +18,10 @@ pub enum MediaError {
         source: io::Error,
     },
     /// A medium of no bytes, or of more than an address can name.
-    #[error("a medium of {len_bytes} bytes cannot be: it needs 1 to {most} bytes", most = isize::MAX)]
+    #[error(
+        "a medium of {len_bytes} bytes cannot be: it has 1 to {} bytes",
+        isize::MAX
+    )]
     Length {
         /// Bytes asked for.
         len_bytes: u64,
@@ -56,7 +59,10 @@ pub enum MediaError {
         path: PathBuf,
     },
     /// The file does not begin as a Nyx data file does.
-    #[error("{}: not a Nyx data file: it begins with {found:02x?}, not \"NYXDATA\"", path.display())]
+    #[error(
+        "{}: not a Nyx data file: it begins with {found:02x?}, not \"NYXDATA\"",
+        path.display()
+    )]
     Foreign {
         /// The file.
         path: PathBuf,

@@ -10,7 +10,7 @@
 //! * [`clock`]: the machine's clock.
 //! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
 //! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
-//! * [`dram`]: reserved anonymous memory for indexes and keys (never metered: it is not the device).
+//! * [`dram`]: reserved anonymous memory for indexes and keys; not the device, so never metered.
 
 pub mod clock;
 pub mod dram;

@@ -12,8 +12,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 mod partition;
+mod worker;
 
 use partition::{Partition, Request, Write};
+use worker::Worker;
 
 /// What a simulated thread does, over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,39 +109,6 @@ enum Event {
     Aged(usize),
     /// A line's bytes have arrived at the thread.
     Line(Request),
-}
-
-/// How a thread fetches lines, in ticks and lines.
-struct Fetch {
-    base: u64,
-    latency: u64,
-    gap: u64,
-    in_flight: usize,
-    window: usize,
-    waste_lines: f64,
-}
-
-/// A thread at work.
-struct Worker {
-    spec: Thread,
-    fetch: Fetch,
-    /// The operation that is being issued: its next line and its end, in bytes.
-    next_byte: u64,
-    end_byte: u64,
-    /// When the next operation is to begin.
-    next_start: u64,
-    outstanding: usize,
-    /// Operations not complete yet: start and lines left, oldest first.
-    ops: VecDeque<(u64, usize)>,
-    /// The number of the oldest of them.
-    first_op: u64,
-    /// Writes that the thread has yet to put into a buffer, and their lines.
-    deposits: VecDeque<(u64, Write)>,
-    stepping: bool,
-    /// In a module's queue for room in its buffer.
-    waiting: bool,
-    latencies: Vec<u64>,
-    waste: f64,
 }
 
 struct Sim<'a> {
@@ -444,114 +413,6 @@ impl<'a> Sim<'a> {
 
     fn place(&self, line: u64) -> usize {
         ((u128::from(mix(line)) * self.partitions.len() as u128) >> 64) as usize
-    }
-}
-
-impl Worker {
-    fn new(params: &Params, spec: Thread) -> Worker {
-        Worker {
-            spec,
-            fetch: Fetch::of(params, spec),
-            next_byte: 0,
-            end_byte: 0,
-            next_start: 0,
-            outstanding: 0,
-            ops: VecDeque::new(),
-            first_op: 0,
-            deposits: VecDeque::new(),
-            stepping: false,
-            waiting: false,
-            latencies: Vec::new(),
-            waste: 0.0,
-        }
-    }
-
-    /// The next line of the operation: its number, its units and its pieces of 64 B.
-    fn take_piece(&mut self, params: &Params) -> (u64, u64, u64) {
-        let (line_bytes, unit) = (params.media.line_bytes, params.media.unit_bytes);
-        let (from, line) = (self.next_byte, self.next_byte / line_bytes);
-        let to = self.end_byte.min((line + 1) * line_bytes);
-        self.next_byte = to;
-        (
-            line,
-            to.div_ceil(unit) - from / unit,
-            to.div_ceil(64) - from / 64,
-        )
-    }
-
-    /// The only operation of a thread that has one at a time.
-    fn complete_oldest(&mut self, now: u64, counted_from: u64) {
-        if !self.ops.is_empty() {
-            self.complete(self.first_op, now, counted_from);
-        }
-    }
-
-    fn complete(&mut self, op: u64, now: u64, counted_from: u64) {
-        let slot = (op - self.first_op) as usize;
-        if now >= counted_from {
-            self.latencies.push(now - self.ops[slot].0);
-        }
-        self.ops[slot].1 = 0;
-        while self
-            .ops
-            .front()
-            .is_some_and(|&(_, left)| left == 0 || op == self.first_op)
-        {
-            self.ops.pop_front();
-            self.first_op += 1;
-            if self.ops.front().is_some_and(|&(_, left)| left > 0) {
-                break;
-            }
-        }
-    }
-
-    fn seen(&mut self, counted_ns: f64) -> Seen {
-        self.latencies.sort_unstable();
-        let count = self.latencies.len();
-        let ns = |ticks: u64| ticks as f64 / super::TICKS_PER_NS as f64;
-        let ops_per_s = count as f64 / counted_ns * 1e9;
-        let rank = (count * 99 / 100).min(count.saturating_sub(1));
-        Seen {
-            ops_per_s,
-            bytes_per_s: ops_per_s * self.spec.op_bytes as f64,
-            latency_ns_mean: self.latencies.iter().map(|&l| ns(l)).sum::<f64>() / count as f64,
-            latency_ns_p99: self.latencies.get(rank).map_or(f64::NAN, |&l| ns(l)),
-        }
-    }
-}
-
-impl Fetch {
-    fn of(params: &Params, spec: Thread) -> Fetch {
-        let lines = spec.op_bytes.div_ceil(params.media.line_bytes);
-        let window = params.window_lines(spec.op_bytes, lines);
-        let (base, latency, gap, window) = match spec.access {
-            Access::Load => (0.0, params.load.latency_ns, params.load.gap_ns, window),
-            Access::LoadNoPrefetch => {
-                let loads = &params.load_no_prefetch;
-                let most = params.window.lines_max_no_prefetch;
-                (0.0, loads.latency_ns, loads.gap_ns, window.min(most))
-            }
-            Access::LoadNt => (0.0, params.load_nt.latency_ns, params.load_nt.gap_ns, 1),
-            Access::Store => (0.0, params.store.fill_ns, params.load.gap_ns, window),
-            Access::StoreClwb => (params.store.clwb_base_ns, params.store.clwb_line_ns, 0.0, 1),
-            Access::StoreNt => (0.0, 0.0, 0.0, 1),
-        };
-        let in_flight = if gap > 0.0 {
-            ((latency + gap) / gap).ceil() as usize
-        } else {
-            1
-        };
-        Fetch {
-            base: ticks(base),
-            latency: ticks(latency),
-            gap: ticks(gap),
-            in_flight: in_flight.max(1),
-            window: window as usize,
-            waste_lines: match spec.access {
-                Access::Load => params.waste_lines(spec.op_bytes),
-                _ => 0.0,
-            },
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 //! reads, and an amount of write work that waits. No queue, no event, so it can run in real time
 //! on the path of an access, shared by several threads.
 //!
-//! Against the event simulation ([`super::event`]), with the preset `optane-2dimm`: throughput within
-//! 8 % for few threads and 2 % at saturation (cached stores up to 15 % low), a victim beside
+//! Against the event simulation ([`super::event`]), with the preset `optane-2dimm`: throughput is
+//! within 8 % for few threads and 2 % at saturation (cached stores up to 15 % low), a victim beside
 //! writers or small readers within 5 points of its throughput and 5 % of its P99. Beside readers
 //! of 4 KiB a victim suffers up to 15 points too much: the lines of one access are queued at once.
 //! Tails under saturation are claimed from the event simulation only. It does not know how many

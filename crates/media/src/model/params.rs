@@ -286,7 +286,7 @@ impl Params {
         let (line, unit) = (self.media.line_bytes, self.media.unit_bytes);
         if !line.is_power_of_two() || line % unit != 0 {
             return Some(format!(
-                "media.line_bytes is {line}: not a power of two and a multiple of unit_bytes, {unit}"
+                "media.line_bytes is {line}: no power of two, or no multiple of unit_bytes, {unit}"
             ));
         }
         let sorted = self

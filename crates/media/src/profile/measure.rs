@@ -248,7 +248,8 @@ mod tests {
         fn interpolation_keeps_what_was_measured_and_never_overshoots(
             rates in proptest::collection::vec(1.0f64..1e9, QUICK_BYTES.len())
         ) {
-            let measured: Vec<_> = QUICK_BYTES.into_iter().zip(rates.iter().map(|&r| (r, 1))).collect();
+            let rates = rates.iter().map(|&rate| (rate, 1));
+            let measured: Vec<_> = QUICK_BYTES.into_iter().zip(rates).collect();
             let all = interpolate(&measured);
             prop_assert_eq!(all.len(), STEPS);
             for pair in measured.windows(2) {

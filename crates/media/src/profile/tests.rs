@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Emulated, TscClock};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 fn preset(name: &str) -> Params {
     Params::resolve(name).expect(name)
@@ -10,6 +10,12 @@ fn preset(name: &str) -> Params {
 
 fn simulated(name: &str) -> Profile {
     simulate(&preset(name), Effort::Quick, &mut |_| {})
+}
+
+/// The profile that most tests only look at.
+fn optane() -> Profile {
+    static PROFILE: LazyLock<Profile> = LazyLock::new(|| simulated("optane-2dimm"));
+    PROFILE.clone()
 }
 
 #[test]
@@ -27,7 +33,7 @@ fn a_profile_survives_its_file_and_is_deterministic() {
 fn broken_profiles_are_refused_with_path_and_value() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("broken.profile");
-    let text = simulated("optane-2dimm").to_toml();
+    let text = optane().to_toml();
     let first = text.split("max_ops_per_s = [").nth(1).expect("a list");
     let first = &first[..first.find(',').expect("several rates")];
     let cases = [
@@ -65,7 +71,7 @@ fn broken_profiles_are_refused_with_path_and_value() {
 
 #[test]
 fn a_profile_knows_its_device() {
-    let profile = simulated("optane-2dimm");
+    let profile = optane();
     let medium = Mapped::anonymous(1 << 20).expect("memory");
     let same = Identity::of(&medium, Some(&preset("optane-2dimm")));
     assert_eq!(
@@ -87,7 +93,7 @@ fn a_profile_knows_its_device() {
 fn a_measured_profile_also_depends_on_medium_and_processor() {
     let medium = Mapped::anonymous(1 << 20).expect("memory");
     let device = Identity::of(&medium, None);
-    let mut profile = simulated("optane-2dimm");
+    let mut profile = optane();
     (profile.evidence, profile.device) = (Evidence::Real, device.clone());
     assert_eq!(profile.check(&device), Fit::Fresh);
     let larger = Identity {
@@ -119,7 +125,7 @@ fn a_measured_profile_also_depends_on_medium_and_processor() {
 
 #[test]
 fn the_rate_card_has_one_standard_operation_at_1_kib() {
-    let profile = simulated("optane-2dimm");
+    let profile = optane();
     let card = profile.rate_card();
     let rate = |bytes| {
         *card
@@ -143,7 +149,7 @@ fn the_rate_card_has_one_standard_operation_at_1_kib() {
 /// The anchors of figure 3: see the event model's tests for the same from the reference.
 #[test]
 fn the_simulated_optane_has_the_papers_anchors() {
-    let profile = simulated("optane-2dimm");
+    let profile = optane();
     let rate = |op, bytes: usize| profile.max_ops_per_s(op)[bytes / STEP_BYTES - 1];
     let near = |value: f64, anchor: f64, part: f64| {
         assert!(

@@ -235,19 +235,16 @@ fn text(profile: &Profile) -> String {
         n => format!("{n} sizes measured, the others interpolated"),
     };
     let evidence = profile.evidence;
-    let line = format!(
-        "MaxIOPS of {} ({evidence}; {} threads; {sizes})\n{:>8}  {:>12} {:>7} {:>7}  {:>12} {:>7} {:>7}\n",
-        name(profile),
-        counts.join(", "),
-        "bytes",
-        "reads/s",
-        "GB/s",
-        "threads",
-        "writes/s",
-        "GB/s",
-        "threads",
+    let (name, counts) = (name(profile), counts.join(", "));
+    let _ = writeln!(
+        out,
+        "MaxIOPS of {name} ({evidence}; {counts} threads; {sizes})"
     );
-    out.push_str(&line);
+    let _ = writeln!(
+        out,
+        "{:>8}  {:>12} {:>7} {:>7}  {:>12} {:>7} {:>7}",
+        "bytes", "reads/s", "GB/s", "threads", "writes/s", "GB/s", "threads",
+    );
     for bytes in SHOWN_BYTES {
         let _ = write!(out, "{bytes:>8}");
         for op in [Op::Read, Op::Write] {
