@@ -117,7 +117,14 @@ fn test_rooms(report: &mut Report) {
 }
 
 fn doc(report: &mut Report) {
-    let args = ["--workspace", "--no-deps", "--exclude", "xtask"];
+    // With private items, because headers link to the private modules that they explain.
+    let args = [
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--exclude",
+        "xtask",
+    ];
     report.command(
         "cargo doc",
         cargo("doc").args(args).env("RUSTDOCFLAGS", "-D warnings"),

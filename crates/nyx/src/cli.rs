@@ -30,7 +30,10 @@ pub struct Cli {
     command: Command,
 }
 
-#[allow(clippy::large_enum_variant, reason = "one per process: a box would save nothing")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one per process: a box would save nothing"
+)]
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(cmd::serve::Args),
