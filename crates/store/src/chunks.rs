@@ -1,14 +1,14 @@
 //! Key memory: chunks of 16 KiB in DRAM, in which headers and keys lie one behind the other.
 //!
-//! What about a chunk is asked on the way of a GET (its segment) is kept in a dense table beside the
-//! memory: at the head of each chunk it would be one cache line in 16 KiB, all of them in the same
-//! few cache sets.
+//! What about a chunk is asked on the way of a GET (its segment) is kept in a dense table beside
+//! the memory: at the head of each chunk it would be one cache line in 16 KiB, all of them in the
+//! same few cache sets.
 //!
 //! What it never does: decide who gets a chunk (`space`), touch the medium.
 //!
-//! *Thread safety*: a chunk is written by its segment's writer alone; headers and keys are published
-//! by the index (release) and then read by anyone. States and expiries are atomics. A chunk is used
-//! anew only when no worker can still look at it (eras).
+//! *Thread safety*: a chunk is written by its segment's writer alone; headers and keys are
+//! published by the index (release) and then read by anyone. States and expiries are atomics. A
+//! chunk is used anew only when no worker can still look at it (eras).
 //!
 //! *Invariants*: items begin at multiples of 8 bytes; `place = byte address / 8`.
 

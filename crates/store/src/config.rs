@@ -137,9 +137,7 @@ pub enum StoreError {
         segment: u32,
     },
     /// The budget does not hold the segments that the workers keep open.
-    #[error(
-        "{size} B are too few: with segments of {segment} B and {workers} workers it takes {needed} B"
-    )]
+    #[error("{size} B are too few: {workers} workers and segments of {segment} B take {needed} B")]
     TooSmall {
         /// The asked `size` in bytes.
         size: u64,

@@ -2,8 +2,8 @@
 //!
 //! A reader takes no lock, so it may still look at an item whose segment another worker has just
 //! freed. Each worker therefore announces once per batch of events that it begins anew
-//! ([`Eras::enter`]) or holds nothing ([`Eras::leave`]); memory retired in era `e` is used again when
-//! every worker has left or entered after `e`. Nothing is paid per operation. (Epoch-based
+//! ([`Eras::enter`]) or holds nothing ([`Eras::leave`]); memory retired in era `e` is used again
+//! when every worker has left or entered after `e`. Nothing is paid per operation. (Epoch-based
 //! reclamation; DESIGN decision 6.)
 //!
 //! What it never does: free anything itself, wait, allocate after it was made.
@@ -12,9 +12,9 @@
 //! worker alone.
 //!
 //! *Invariants*: the era only grows. A worker's slot is zero (it holds nothing) or the era at which
-//! it entered. Either a retiring worker sees another's slot, or that other, entering later, sees the
-//! index without the retired items: both sides put a sequentially consistent fence between their
-//! store and their load.
+//! it entered. Either a retiring worker sees another's slot, or that other, entering later, sees
+//! the index without the retired items: both sides put a sequentially consistent fence between
+//! their store and their load.
 
 use nyx_base::{CachePadded, WorkerId};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};

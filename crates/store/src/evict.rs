@@ -6,13 +6,13 @@
 //! * `fifo`: the oldest segment, whole.
 //! * `lru`: CLOCK, an approximation: items of the oldest segment that were accessed since they were
 //!   written are written again once, as if new.
-//! * `lfu`: the oldest segment, but its items that were used more often than half of a sample of the
-//!   store stay; their counters are halved, so that old fame fades.
+//! * `lfu`: the oldest segment, but its items that were used more often than half of a sample of
+//!   the store stay; their counters are halved, so that old fame fades.
 //! * `s3-fifo` (SOSP'23, Algorithm 1): the small queue has a tenth of the segments. Its items that
-//!   were used at least twice go to the main queue, the rest is remembered in the ghost queue. Items
-//!   of the main queue that were used stay, with one use less.
-//! * `merge` (Segcache, NSDI'21, section 3.5): up to four successive segments of one class of expiry
-//!   become one that keeps the items with the most uses per byte; their counters are halved.
+//!   were used at least twice go to the main queue, the rest is remembered in the ghost queue.
+//!   Items of the main queue that were used stay, with one use less.
+//! * `merge` (Segcache, NSDI'21, section 3.5): up to four successive segments of one class of
+//!   expiry become one that keeps the items with the most uses per byte; their counters are halved.
 //!
 //! Whatever a policy wants to keep, at most three quarters of a segment stay (`merge`: of each four
 //! segments one), so that every plan frees memory: a segment full of hot items loses some of them.

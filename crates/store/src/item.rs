@@ -41,8 +41,8 @@ impl Item<'_> {
     }
 
     /// Its CAS unique. Asking for it makes the store keep it if the item has to move. (Where the
-    /// item moved between being found and being asked, a later compare fails as if the item had been
-    /// written.)
+    /// item moved between being found and being asked, a later compare fails as if the item had
+    /// been written.)
     pub fn cas(&self, lane: &mut Lane<'_>) -> u64 {
         self.header.cas.unwrap_or_else(|| {
             self.store

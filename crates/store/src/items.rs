@@ -3,8 +3,8 @@
 //!
 //! * split (NyxCache section 3.5): header and key in DRAM chunks, value on the medium, written by
 //!   non-temporal stores. A place counts 8 B of key memory.
-//! * inline: header, key and value one behind the other on the medium, cached stores. A place counts
-//!   8 B of the tenant's range; every look at a header or a key is a metered read.
+//! * inline: header, key and value one behind the other on the medium, cached stores. A place
+//!   counts 8 B of the tenant's range; every look at a header or a key is a metered read.
 //!
 //! What it never does: decide where an item goes, publish it, count it.
 //!
@@ -48,6 +48,16 @@ impl Source<'_> {
             Source::Medium { len, .. } => *len as usize,
         }
     }
+}
+
+/// What an item is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draft<'a> {
+    /// Its value offset is filled in when it is appended.
+    pub(crate) header: Header,
+    pub(crate) state: State,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: [Source<'a>; 3],
 }
 
 /// What an item takes: bytes of key memory and bytes of its segment on the medium.
@@ -272,16 +282,19 @@ impl Items {
         &self,
         lane: &mut Lane<'_>,
         place: Place,
-        header: &Header,
-        state: State,
-        key: &[u8],
-        value: &[Source<'_>; 3],
+        draft: &Draft<'_>,
         piece: &mut [u8],
     ) {
+        let Draft {
+            header,
+            state,
+            key,
+            value,
+        } = draft;
         match &self.chunks {
-            Some(chunks) => chunks.write(place, header, state, key),
+            Some(chunks) => chunks.write(place, header, *state, key),
             None => {
-                let words = header.encode(state);
+                let words = header.encode(*state);
                 let mut head = [0; HEAD_BYTES_MAX];
                 let words_len = header.words_len();
                 for (bytes, word) in head.chunks_exact_mut(4).zip(&words[..words_len]) {

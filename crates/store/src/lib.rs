@@ -9,16 +9,19 @@
 //! * [`Eras`]: when memory that was freed may be used again.
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
+mod change;
 mod chunks;
 mod config;
 mod eras;
 mod evict;
+mod figures;
 mod ghost;
 mod header;
 mod item;
 mod items;
 mod reclaim;
 mod request;
+mod room;
 mod segment;
 mod shape;
 mod space;

@@ -13,11 +13,11 @@
 
 use crate::evict::Plan;
 use crate::header::{Header, State};
-use crate::items::Source;
+use crate::items::{Draft, Source};
 use crate::segment::{Segment, SegmentState};
 use crate::space::Taker;
 use crate::store::Store;
-use crate::writer::{Draft, Lot, Room, Writer};
+use crate::writer::{Lot, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
 use nyx_gate::Lane;

@@ -8,17 +8,17 @@
 //!                             the era is over
 //! ```
 //!
-//! There are no other edges. An open segment is never drained: its writer seals it first. A draining
-//! segment is never sealed again: what could not be moved is dropped. Nothing is freed without
-//! limbo, even if it was empty: a reader may have found an item just before it died.
+//! There are no other edges. An open segment is never drained: its writer seals it first. A
+//! draining segment is never sealed again: what could not be moved is dropped. Nothing is freed
+//! without limbo, even if it was empty: a reader may have found an item just before it died.
 //!
 //! What it never does: allocate after it was made, choose a victim, touch the medium.
 //!
 //! *Thread safety*: `dead` counts are added to by any worker; everything else is stored by the
 //! segment's owner (its writer while open, the reclaimer after) or under the lock of `space`.
 //!
-//! *Invariants*: `dead <= written` once all workers rest. `seq` grows with each use of a segment and
-//! is unique over all segments and chunks of a store.
+//! *Invariants*: `dead <= written` once all workers rest. `seq` grows with each use of a segment
+//! and is unique over all segments and chunks of a store.
 
 use nyx_base::UnixSeconds;
 use std::sync::atomic::{

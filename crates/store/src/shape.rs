@@ -12,6 +12,9 @@ use nyx_media::MediaError;
 
 /// The index gets its memory in steps of this many bytes.
 pub(crate) const INDEX_STEP_BYTES: u64 = 16 << 10;
+/// Fewer segments than this make eviction coarse.
+const SEGMENTS_WANTED: u64 = 64;
+const SEGMENT_BYTES_USUAL: u32 = 1 << 20;
 const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 /// Segments that only relocation may take: one to write values to, one for its keys, one more for
@@ -54,40 +57,45 @@ impl Plan {
     }
 }
 
+impl StoreConfig {
+    /// The segment size for a budget of `size` bytes and values of up to `item_len_max` bytes: 1 MiB
+    /// where that makes 64 segments or more, else less, but never less than the
+    /// longest value.
+    pub fn segment_bytes_for(size: u64, item_len_max: u32) -> u32 {
+        let share = (size / SEGMENTS_WANTED).clamp(1, u64::from(SEGMENT_BYTES_USUAL));
+        let power = 1 << share.ilog2();
+        item_len_max
+            .next_power_of_two()
+            .max(power)
+            .max(SEGMENT_BYTES_MIN)
+    }
+}
+
+/// What cannot be right whatever the budget is.
+fn check(config: &StoreConfig) -> Result<(), StoreError> {
+    let (segment, item) = (config.segment_bytes, config.item_len_max);
+    let within = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment);
+    if !segment.is_power_of_two() || !within {
+        return Err(StoreError::SegmentBytes(segment));
+    }
+    if item > segment || item > VALUE_LEN_LIMIT {
+        return Err(StoreError::ItemLenMax { item, segment });
+    }
+    if config.layout == Layout::Inline && config.medium_len > INLINE_BYTES_MAX {
+        let (size, most) = (config.medium_len, INLINE_BYTES_MAX);
+        return Err(StoreError::TooLarge { size, most });
+    }
+    Ok(())
+}
+
 /// Divides a budget, or says what is wrong with it.
 pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
-    let StoreConfig {
-        size,
-        segment_bytes,
-        item_len_max,
-        workers,
-        ..
-    } = *config;
-    let within = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes);
-    if !segment_bytes.is_power_of_two() || !within {
-        return Err(StoreError::SegmentBytes(segment_bytes));
-    }
-    if item_len_max > segment_bytes || item_len_max > VALUE_LEN_LIMIT {
-        return Err(StoreError::ItemLenMax {
-            item: item_len_max,
-            segment: segment_bytes,
-        });
-    }
-    let (segment, workers_wide) = (u64::from(segment_bytes), u64::from(workers));
-    if config.layout == Layout::Inline && config.medium_len > INLINE_BYTES_MAX {
-        return Err(StoreError::TooLarge {
-            size: config.medium_len,
-            most: INLINE_BYTES_MAX,
-        });
-    }
+    check(config)?;
+    let (size, segment) = (config.size, u64::from(config.segment_bytes));
     let segments = size.min(config.medium_len) / segment;
-    let queues = if config.eviction == Eviction::S3Fifo {
-        2
-    } else {
-        1
-    };
-    let classes = segments / OPEN_ONE_IN / (queues * (workers_wide + 1));
-    let huge = size >= HUGE_FROM_BYTES;
+    let queues = 1 + u64::from(config.eviction == Eviction::S3Fifo);
+    // The reclaimer has open segments of its own.
+    let writers = u64::from(config.workers) + 1;
     let chunk_count = match config.layout {
         Layout::Split => Some((size / u64::from(CHUNK_BYTES)).min(CHUNKS_MAX) as u32),
         Layout::Inline => None,
@@ -97,24 +105,23 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
         + chunk_count.map_or(0, |count| u64::from(count) * chunks::ENTRY_BYTES)
         + ghost_keys.map_or(0, Ghost::bytes);
     let reserve = RESERVE_SEGMENTS * segment;
-    let ahead = segment * (segments / AHEAD_ONE_IN).clamp(1, workers_wide + 1);
-    // Every worker and the reclaimer have a segment open per queue; two more can be sealed.
-    let open = queues * (workers_wide + 1) + 2;
-    let needed = fixed_bytes
-        + reserve
-        + ahead
-        + open * (segment + u64::from(CHUNK_BYTES))
-        + 2 * INDEX_STEP_BYTES;
-    let segments_needed = RESERVE_SEGMENTS + open + 1;
-    if size < needed || segments < segments_needed {
-        let needed = needed.max(segments_needed * segment);
+    let ahead = segment * (segments / AHEAD_ONE_IN).clamp(1, writers);
+    // What is open, and two more that can be sealed.
+    let in_use = queues * writers + 2;
+    let bytes_in_use = in_use * (segment + u64::from(CHUNK_BYTES)) + 2 * INDEX_STEP_BYTES;
+    let needed = (fixed_bytes + reserve + ahead + bytes_in_use)
+        .max((RESERVE_SEGMENTS + in_use + 1) * segment);
+    if size.min(config.medium_len) < needed {
         return Err(StoreError::TooSmall {
-            size,
-            segment: segment_bytes,
-            workers,
+            size: size.min(config.medium_len),
+            segment: config.segment_bytes,
+            workers: config.workers,
             needed,
         });
     }
+    let huge = size >= HUGE_FROM_BYTES;
+    let (items_max, workers) = (size / ITEM_BYTES_MIN, config.workers);
+    let classes = segments / OPEN_ONE_IN / (queues * writers);
     Ok(Plan {
         segments: u32::try_from(segments).map_err(|_| StoreError::TooLarge {
             size,
@@ -127,7 +134,7 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
             keep_warm: segment,
         },
         index: HashShape {
-            items_max: size / ITEM_BYTES_MIN,
+            items_max,
             workers,
             huge,
         },
@@ -137,4 +144,49 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
         chunk_count,
         huge,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(size: u64, segment_bytes: u32) -> StoreConfig {
+        StoreConfig {
+            size,
+            medium_base: 0,
+            medium_len: size,
+            segment_bytes,
+            item_len_max: 1 << 16,
+            eviction: Eviction::S3Fifo,
+            layout: Layout::Split,
+            workers: 2,
+            hash_seed: 0,
+        }
+    }
+
+    #[test]
+    fn usual_budgets_have_a_usual_shape() {
+        for mib in [4, 8, 64, 1 << 10, 1 << 20] {
+            let size = mib << 20;
+            let segment = StoreConfig::segment_bytes_for(size, 1 << 16);
+            let plan = plan(&config(size, segment)).expect("enough");
+            let share = plan.fixed_bytes as f64 / size as f64;
+            assert!(share < 0.02, "tables take {share:.3} of {mib} MiB");
+            let idle = plan.space.reserve + plan.space.ahead;
+            assert!(idle * 5 <= size, "{idle} B idle of {size} B");
+        }
+        assert_eq!(StoreConfig::segment_bytes_for(64 << 20, 1 << 20), 1 << 20);
+        assert_eq!(StoreConfig::segment_bytes_for(64 << 30, 1 << 16), 1 << 20);
+        assert_eq!(StoreConfig::segment_bytes_for(64 << 20, 5 << 20), 8 << 20);
+    }
+
+    #[test]
+    fn the_least_size_named_in_the_error_is_enough() {
+        let Err(StoreError::TooSmall { needed, .. }) = plan(&config(1 << 20, 1 << 20)) else {
+            panic!("one segment is too few")
+        };
+        // Tables grow a little with the size.
+        assert!(plan(&config(needed + needed / 64, 1 << 20)).is_ok());
+        assert!(plan(&config(needed - 1, 1 << 20)).is_err());
+    }
 }

@@ -6,8 +6,8 @@
 //!
 //! What it never does: choose what is evicted, touch items, wait for an era.
 //!
-//! *Thread safety*: one lock around the whole, taken once per segment, chunk or page, never per item
-//! and never while a bucket is locked.
+//! *Thread safety*: one lock around the whole, taken once per segment, chunk or page, never per
+//! item and never while a bucket is locked.
 //!
 //! *Invariants*: `used <= size`. Every segment is in exactly one of: the free list or not yet
 //! touched (`Free`), a writer's hand (`Open`), a queue (`Sealed`), the reclaimer's hand
@@ -166,14 +166,15 @@ impl State {
         (self.shape.size - self.used + coming).saturating_sub(self.floor(taker))
     }
 
-    /// Bytes of free chunks beyond what the next segment will likely take: those are kept warm, since
-    /// giving memory back and touching it anew costs more than keeping it.
+    /// Bytes of free chunks beyond what the next segment will likely take: those are kept warm,
+    /// since giving memory back and touching it anew costs more than keeping it.
     fn surplus_bytes(&self) -> u64 {
         let held = u64::from(self.warm.len) * u64::from(CHUNK_BYTES);
         held.saturating_sub(self.shape.keep_warm)
     }
 
-    /// Whether something must go: what puts may take, now or when the era is over, is nearly used up.
+    /// Whether something must go: what puts may take, now or when the era is over, is nearly used
+    /// up.
     pub(crate) fn is_tight(&self, items: &Items) -> bool {
         let segments = self.free.len() + self.limbo.len();
         let untouched = (items.segments.len() - self.untouched) as usize;

@@ -2,14 +2,13 @@
 //!
 //! An item is appended first and published after; until then nobody else can see it, so that an
 //! append whose condition failed is simply taken back. Classes of expiry are a grouping in the
-//! manner of Segcache's TTL buckets (NSDI'21, section 3.2): items that end together lie together and
-//! are freed together. It is a heuristic only: each item has its exact expiry.
+//! manner of Segcache's TTL buckets (NSDI'21, section 3.2): items that end together lie together
+//! and are freed together. It is a heuristic only: each item has its exact expiry.
 //!
 //! What it never does: publish, evict, share: it belongs to one worker (or to the reclaimer).
 
 use crate::chunks::CHUNK_BYTES;
-use crate::header::{Header, State};
-use crate::items::{Footprint, Items, Source};
+use crate::items::{Draft, Footprint, Items};
 use crate::segment::{NONE, Queue};
 use crate::space::{Space, Taker};
 use nyx_base::{UnixSeconds, WorkerId};
@@ -23,8 +22,8 @@ const CLASSES_PER_OCTAVE: u32 = 4;
 /// The most classes: every octave of 32 bits.
 const CLASSES_MOST: u32 = 32 * CLASSES_PER_OCTAVE;
 
-/// The open segments of one (worker, tenant). Made by [`crate::Store::writer`], used with that store
-/// alone.
+/// The open segments of one (worker, tenant). Made by [`crate::Store::writer`], used with that
+/// store alone.
 #[derive(Debug)]
 pub struct Writer {
     worker: WorkerId,
@@ -73,16 +72,6 @@ pub(crate) struct Appended {
     lot: Lot,
     before: Open,
     footprint: Footprint,
-}
-
-/// What an item is made of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draft<'a> {
-    /// Its value offset is filled in when it is appended.
-    pub(crate) header: Header,
-    pub(crate) state: State,
-    pub(crate) key: &'a [u8],
-    pub(crate) value: [Source<'a>; 3],
 }
 
 impl Writer {
@@ -186,8 +175,8 @@ impl Writer {
         lot: Lot,
         draft: &Draft<'_>,
     ) -> Appended {
-        let mut header = draft.header;
-        let footprint = items.footprint(&header);
+        let mut draft = *draft;
+        let footprint = items.footprint(&draft.header);
         let open = self.slot(lot).as_mut().expect("the segment is open");
         let before = *open;
         let offset = if items.chunks.is_some() {
@@ -197,22 +186,14 @@ impl Writer {
         };
         let place = items.place(open.segment, open.chunk, offset);
         if items.chunks.is_some() {
-            header.value_offset = open.medium_fill;
+            draft.header.value_offset = open.medium_fill;
         }
         open.chunk_fill += footprint.dram;
         open.dram_fill += footprint.dram;
         open.medium_fill += footprint.medium;
         let segment = items.segments.at(open.segment);
-        segment.add(footprint.total(), open.medium_fill, header.expiry);
-        items.write(
-            lane,
-            place,
-            &header,
-            draft.state,
-            draft.key,
-            &draft.value,
-            &mut *self.piece,
-        );
+        segment.add(footprint.total(), open.medium_fill, draft.header.expiry);
+        items.write(lane, place, &draft, &mut *self.piece);
         Appended {
             place,
             lot,
@@ -236,8 +217,8 @@ impl Writer {
         }
     }
 
-    /// Leaves open segments that were opened before the flush `mark` alone: what is written from now
-    /// on must not be taken for flushed.
+    /// Leaves open segments that were opened before the flush `mark` alone: what is written from
+    /// now on must not be taken for flushed.
     #[inline]
     pub(crate) fn keep_up_with_flush(&mut self, items: &Items, space: &Space, mark: u64) {
         if self.flush_mark != mark {

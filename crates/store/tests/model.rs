@@ -1,5 +1,5 @@
-//! Random commands on a tiny store, where eviction, compaction, growth and expiry happen all the time,
-//! against a model: what is found must be right, and what may not be evicted must be found.
+//! Random commands on a tiny store, where eviction, compaction, growth and expiry happen all the
+//! time, against a model: what is found must be right, and what may not be evicted must be found.
 
 mod rig;
 
@@ -333,8 +333,16 @@ fn run(config: StoreConfig, commands: Vec<Command>) {
     assert!(figures.items <= 400, "{} items of 400 keys", figures.items);
 }
 
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
+    #![proptest_config(config())]
 
     #[test]
     fn finds_what_is_right(policy in 0usize..5, commands in commands()) {

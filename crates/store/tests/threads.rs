@@ -1,5 +1,5 @@
-//! Two workers on one store: every value that is read must be one that was written for its key, whole,
-//! while segments are evicted, compacted and used again all the time.
+//! Two workers on one store: every value that is read must be one that was written for its key,
+//! whole, while segments are evicted, compacted and used again all the time.
 
 mod rig;
 

@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equal_tags_are_matched_and_no_others(tags in prop::array::uniform10(0u16..4), tag in 1u16..4) {
+        fn equal_tags_match_and_no_others(tags in prop::array::uniform10(0u16..4), tag in 1u16..4) {
             let memory = Memory::reserve(1, false).expect("a page");
             let bucket = memory.bucket(0);
             for (slot, &tag) in tags.iter().enumerate() {

@@ -3,9 +3,9 @@
 //! Readers take no lock. A bucket's header is the version of its whole chain (a sequence lock): a
 //! reader takes the tags, then a place, and looks at the place only if the version still stands, so
 //! that it never follows a torn pair. Writers lock the one chain that they change. The table grows
-//! one bucket at a time (Litwin, "Linear hashing", VLDB'80): no pause, and memory is touched only as
-//! it is needed. A full bucket chains to overflow buckets; at [`ITEMS_PER_BUCKET`] the index takes
-//! about 10 bytes per item.
+//! one bucket at a time (Litwin, "Linear hashing", VLDB'80): no pause, and memory is touched only
+//! as it is needed. A full bucket chains to overflow buckets; at [`ITEMS_PER_BUCKET`] the index
+//! takes about 10 bytes per item.
 //!
 //! What it never does: read a key, free the memory that a place means, grow beyond
 //! [`Hash::set_limit`].
@@ -229,8 +229,8 @@ impl Hash {
         while first.try_lock().is_none() {
             wait.turn();
         }
-        // The new bucket is in nobody's sight until the count says so: no lock is needed. A chain as
-        // long as the old one holds whatever moves, so that nothing can fail halfway.
+        // The new bucket is in nobody's sight until the count says so: no lock is needed. A chain
+        // as long as the old one holds whatever moves, so that nothing can fail halfway.
         if let Err(full) = self.lengthen(new, self.buckets(first).count() - 1) {
             self.tidy(new);
             self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);

@@ -6,8 +6,8 @@
 //! *Thread safety*: a short spin lock guards the list. Taken while a chain is locked, never the
 //! other way round.
 //!
-//! *Invariants*: a bucket on the free list is empty and unlinked; a stale reader that walks it meets
-//! the changed version of the chain that it came from.
+//! *Invariants*: a bucket on the free list is empty and unlinked; a stale reader that walks it
+//! meets the changed version of the chain that it came from.
 
 use super::bucket::{Bucket, Memory};
 use crate::Place;

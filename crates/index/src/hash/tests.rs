@@ -1,5 +1,5 @@
-//! The table against a model, and several threads on it at once. The interleavings of small programs
-//! are in `loom`.
+//! The table against a model, and several threads on it at once. The interleavings of small
+//! programs are in `loom`.
 #![cfg(not(loom))]
 
 use super::*;

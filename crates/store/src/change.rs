@@ -1,0 +1,208 @@
+//! Changing an item by writing it again: append and prepend, touch, invalidate.
+//!
+//! Nothing that readers may be looking at is changed, except the expiry of an item that has one.
+//! The new version is appended with the old value copied on the medium, piece by piece, and
+//! published only if the item is still the one that was read; else all is done again.
+//!
+//! What it never does: hold a value in memory, lose a change that another worker made meanwhile.
+//!
+//! *Thread safety*: as `store`.
+
+use crate::header::{Header, State};
+use crate::items::{Draft, Source};
+use crate::request::{Condition, DeleteOutcome, KeyHash, Put, PutOutcome, Side, Value};
+use crate::store::{Expect, Found, Store};
+use crate::writer::{Lot, Writer};
+use nyx_base::UnixSeconds;
+use nyx_gate::Lane;
+
+/// A change to an item that is written again.
+struct Change<'a> {
+    expiry: Option<UnixSeconds>,
+    invalidate: bool,
+    add: Option<(Side, Value<'a>)>,
+}
+
+impl Store {
+    /// Adds `put.value` at one end of an item's value; flags and expiry of `put` are ignored, its
+    /// condition may be `Always` or `CasIs`. `NotStored` where there is no item.
+    pub fn extend(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        put: &Put<'_>,
+        side: Side,
+        now: UnixSeconds,
+    ) -> PutOutcome {
+        let change = Change {
+            expiry: None,
+            invalidate: false,
+            add: Some((side, put.value)),
+        };
+        match self.rewrite(w, lane, (put.key, put.hash), put.condition, &change, now) {
+            PutOutcome::NotFound => PutOutcome::NotStored,
+            outcome => outcome,
+        }
+    }
+
+    /// Marks an item stale and its token to recache as not given (meta `md` with `I`), and gives it
+    /// a new end where `expiry` is some. Its CAS unique changes.
+    #[allow(clippy::too_many_arguments)]
+    pub fn invalidate(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        key: &[u8],
+        hash: KeyHash,
+        condition: Condition,
+        expiry: Option<UnixSeconds>,
+        now: UnixSeconds,
+    ) -> DeleteOutcome {
+        let change = Change {
+            expiry,
+            invalidate: true,
+            add: None,
+        };
+        match self.rewrite(w, lane, (key, hash), condition, &change, now) {
+            PutOutcome::Stored { .. } => DeleteOutcome::Deleted,
+            PutOutcome::Exists => DeleteOutcome::Exists,
+            PutOutcome::OutOfMemory => self.delete(w, lane, key, hash, condition, now),
+            _ => DeleteOutcome::NotFound,
+        }
+    }
+
+    /// Gives an item a new end. False where there is no such item (or no room to write it again:
+    /// items get room for an expiry only when they need it).
+    pub fn touch(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        key: &[u8],
+        hash: KeyHash,
+        expiry: UnixSeconds,
+        now: UnixSeconds,
+    ) -> bool {
+        self.begin(w, now);
+        let guard = self.index.lock(w.worker(), hash.0);
+        let Some((_, found)) = self.find_locked(lane, &guard, key) else {
+            return false;
+        };
+        let Found { place, header } = found;
+        if self.is_ended(&header, place, now) {
+            return false;
+        }
+        if header.expiry == expiry {
+            return true;
+        }
+        if header.expiry != UnixSeconds::NEVER && expiry != UnixSeconds::NEVER {
+            self.items.set_expiry(lane, place, &header, expiry);
+            return true;
+        }
+        drop(guard);
+        let change = Change {
+            expiry: Some(expiry),
+            invalidate: false,
+            add: None,
+        };
+        let outcome = self.rewrite(w, lane, (key, hash), Condition::Always, &change, now);
+        matches!(outcome, PutOutcome::Stored { .. })
+    }
+
+    /// Writes an item again with a change. `NotFound` where there is none.
+    fn rewrite(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        (key, hash): (&[u8], KeyHash),
+        condition: Condition,
+        change: &Change<'_>,
+        now: UnixSeconds,
+    ) -> PutOutcome {
+        self.begin(w, now);
+        let mut room_for = None;
+        loop {
+            let Some(found) = self.find(lane, key, hash, now) else {
+                return PutOutcome::NotFound;
+            };
+            if matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
+                return PutOutcome::Exists;
+            }
+            let state = self.items.state(lane, found.place);
+            let old_value = Source::Medium {
+                at: self.items.value_at(found.place, &found.header),
+                len: found.header.value_len,
+            };
+            let Some(header) = self.changed(found, state, change) else {
+                return PutOutcome::TooLarge;
+            };
+            let needs = self.items.footprint(&header);
+            let lot = Lot {
+                queue: self.queue_of(found.place),
+                class: w.class(header.expiry, now),
+            };
+            if room_for != Some((lot, needs)) {
+                // Making room may end the era and with it the item that was found: look again.
+                if !self.make_room(w, lane, lot, needs, now) {
+                    return PutOutcome::OutOfMemory;
+                }
+                room_for = Some((lot, needs));
+                continue;
+            }
+            room_for = None;
+            let state = match change.invalidate {
+                true => state.with_stale(true).with_win_sent(false),
+                false => state,
+            };
+            let value = change.value(old_value);
+            let appended = w.append(
+                &self.items,
+                lane,
+                lot,
+                &Draft {
+                    header,
+                    state,
+                    key,
+                    value,
+                },
+            );
+            let expect = Expect::Same(found.place);
+            match self.publish(w, lane, (key, hash), &appended, expect, now) {
+                // Somebody was faster: the item is another one now.
+                PutOutcome::Exists => continue,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The header of an item after a change; none where it grew too large.
+    fn changed(&self, found: Found, state: State, change: &Change<'_>) -> Option<Header> {
+        let mut header = found.header;
+        header.value_offset = 0;
+        if let Some((_, value)) = change.add {
+            let len = header.value_len as usize + value.len();
+            header.value_len = u32::try_from(len).ok()?;
+            if header.value_len > self.config.item_len_max {
+                return None;
+            }
+        }
+        header.expiry = change.expiry.unwrap_or(header.expiry);
+        // Touching keeps the unique that somebody may hold; a new value gets a new one.
+        header.cas = match change.add.is_none() && !change.invalidate {
+            true if state.is_cas_seen() => Some(self.cas(found)),
+            true => header.cas,
+            false => None,
+        };
+        (self.items.footprint(&header).medium <= self.config.segment_bytes).then_some(header)
+    }
+}
+
+impl<'a> Change<'a> {
+    /// The pieces of the changed value, given the old one.
+    fn value(&self, old: Source<'a>) -> [Source<'a>; 3] {
+        match self.add {
+            None => [old, Source::Bytes(&[]), Source::Bytes(&[])],
+            Some((Side::Append, new)) => [old, Source::Bytes(new.head), Source::Bytes(new.tail)],
+            Some((Side::Prepend, new)) => [Source::Bytes(new.head), Source::Bytes(new.tail), old],
+        }
+    }
+}

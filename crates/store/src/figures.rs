@@ -1,0 +1,51 @@
+//! How a store stands, for people and for tests.
+//!
+//! What it never does: count on the way of a request; what can be added up later is.
+//!
+//! *Thread safety*: reads counters while workers run, each a little older than the next.
+
+use crate::chunks::CHUNK_BYTES;
+use crate::request::{Figures, SegmentCounts};
+use crate::segment::SegmentState;
+use crate::store::Store;
+use nyx_index::Index;
+
+impl Store {
+    /// How the store stands. Looks at every segment's entry: for statistics, not for each request.
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures {
+            items: self.index.len(),
+            used_bytes: self.space.lock().used(),
+            index_bytes: self.index.bytes(),
+            evictions: self.done.evictions.get(),
+            expirations: self.done.expirations.get(),
+            relocations: self.done.relocations.get(),
+            relocated_bytes: self.done.relocated_bytes.get(),
+            ..Figures::default()
+        };
+        for segment in self.items.segments.iter() {
+            let SegmentCounts {
+                free,
+                open,
+                sealed,
+                draining,
+                limbo,
+            } = &mut figures.segments;
+            let state = segment.state();
+            *match state {
+                SegmentState::Free => free,
+                SegmentState::Open => open,
+                SegmentState::Sealed => sealed,
+                SegmentState::Draining => draining,
+                SegmentState::Limbo => limbo,
+            } += 1;
+            if state != SegmentState::Free {
+                figures.value_bytes += u64::from(self.config.segment_bytes);
+                figures.key_bytes += u64::from(segment.chunks()) * u64::from(CHUNK_BYTES);
+                figures.live_bytes += u64::from(segment.live_bytes());
+                figures.dead_bytes += u64::from(segment.dead_bytes());
+            }
+        }
+        figures
+    }
+}
