@@ -13,6 +13,7 @@ use crate::load::{LoadError, duration};
 use crate::{Exit, Failure};
 use nyx_sim::workload::{Lengths, OpMix, Popularity, Spec, TtlMix, preset};
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -177,7 +178,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         warm_up: args.drive.warm_up,
         until,
         server_pid: args.server_pid,
-        progress: !args.no_progress,
+        progress: !args.no_progress && std::io::stderr().is_terminal(),
     };
     let settings = settings(&args, &plan);
     if !args.pair.is_empty() {

@@ -100,6 +100,11 @@ impl Pending {
         self.asked.len()
     }
 
+    /// When the oldest request was due, in nanoseconds.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.asked.front().map(|asked| asked.since_ns)
+    }
+
     /// Whether every request has its reply.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -233,8 +238,8 @@ impl Link {
     }
 
     /// Reads replies until the socket is empty or nothing is outstanding; where the other side is
-    /// `closing`, to the very end, since no further event will tell of it. Gives the number of bytes
-    /// read.
+    /// `closing`, to the very end, since no further event will tell of it. Gives the number of
+    /// bytes read.
     pub(crate) fn receive(
         &mut self,
         reading: Reading,

@@ -1,14 +1,15 @@
 //! The client side: what `nyx bench` and `nyx replay` share.
 //!
 //! A generator thread drives many connections through one readiness loop, sends a batch of requests
-//! in one write, and reads replies by their first byte and the length that it already knows, so that
-//! one core of client can saturate one core of server.
+//! in one write, and reads replies by their first byte and the length that it already knows: one
+//! core of client can saturate one core of server.
 //!
 //! What it never does: measure from when it got round to sending (an open loop measures from when
 //! the request was due), count a reply that it did not understand, or hang: a run without progress
 //! ends with an error that says what was outstanding.
 //!
-//! * [`address`]: where a server listens, logging in; [`wire`]: what replies mean; [`link`]: one connection.
+//! * [`address`]: where a server listens, logging in; [`wire`]: what replies mean; [`link`]: one
+//!   connection.
 //! * [`plan`]: a run, described; [`run`]: made, by [`worker`] threads that play [`stream`]s and
 //!   [`shared`] the phase; [`tally`]: what is counted.
 //! * [`cpu`]: CPU time of a server, pinning; [`pair`]: servers compared in interleaved rounds.

@@ -1,19 +1,18 @@
 //! The same load against several servers, in interleaved rounds: A B A B ...
 //!
-//! A machine that is shared drifts by more than servers differ. Rounds that take turns let the drift
-//! hit all servers alike, and medians over the rounds leave out the worst of it.
+//! A machine that is shared drifts by more than servers differ. Rounds that take turns let the
+//! drift hit all servers alike, and medians over the rounds leave out the worst of it.
 //!
 //! What it never does: compare runs that were not made side by side.
 
 use super::LoadError;
+use super::address::Address;
 use super::plan::Plan;
 use super::report::{Bench, EVIDENCE, fixed, table};
 use super::run::{self, Frame};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-
-use super::address::Address;
 
 /// Above this share of the window that the server's threads waited for a CPU, a round is called
 /// disturbed.

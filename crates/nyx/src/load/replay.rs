@@ -1,9 +1,10 @@
-//! Traces as clients: each request of a trace is made of a target, in the trace's order for each key.
+//! Traces as clients: each request of a trace is made of a target, in the trace's order for each
+//! key.
 //!
 //! Reads are look-aside: a get that misses is followed by a set of the trace's size. A key always
 //! goes over the same connection, and a read of a key is not sent while an earlier one may still
-//! miss, so that a pipelined replay misses where a slow one would. Between keys the order may differ
-//! by what the connections have under way; one connection of depth 1 keeps the trace's own.
+//! miss, so that a pipelined replay misses where a slow one would. Between keys the order may
+//! differ by what the connections have under way; one connection of depth 1 keeps the trace's own.
 //!
 //! What it never does: hold more of a trace than what the connections have queued.
 

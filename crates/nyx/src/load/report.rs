@@ -264,7 +264,7 @@ impl Bench {
                 .map_or(String::new(), |s| format!(", user {:.0} %", s * 100.0));
             let _ = writeln!(
                 text,
-                "{who:9} CPU {:.3} us/op ({:.2} CPUs{user}, waited for a CPU {:.1} % of the window)",
+                "{who:9} CPU {:.3} us/op ({:.2} CPUs{user}, waited {:.1} % of the window for one)",
                 cpu.cpu_us_per_op,
                 cpu.cpus,
                 cpu.wait_share * 100.0

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::shared::{Phase, Shared};
 use super::tally::{Counts, Tally};
 use super::worker::{Worker, Yield};
-use std::io::{IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(crate) struct Frame {
     pub(crate) until: Until,
     /// Whose CPU time is measured.
     pub(crate) server_pid: Option<u32>,
-    /// Whether to tell on a terminal how it goes.
+    /// Whether to tell on standard error how it goes, for a terminal.
     pub(crate) progress: bool,
 }
 
@@ -70,35 +70,33 @@ pub(crate) struct Outcome {
 
 /// Makes one run.
 pub(crate) fn run(plan: &Plan, frame: &Frame) -> Result<Outcome, LoadError> {
-    let watched = frame.progress && std::io::stderr().is_terminal();
-    let shared = Shared::new(plan.threads, watched);
+    // A process that is not there is an error now, not after the keys are stored.
+    frame.server_pid.map(cpu::Reading::of).transpose()?;
+    let shared = &Shared::new(plan.threads, frame.progress);
     let quota = match frame.until {
         Until::Elapsed(_) => u64::MAX,
         Until::Keys(keys) => keys.div_ceil((plan.threads * plan.tenants.len()) as u64),
     };
-    let shared = &shared;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.threads)
+        let spawned: io::Result<Vec<_>> = (0..plan.threads)
             .map(|index| {
                 thread::Builder::new()
                     .name(format!("load-{index}"))
                     .spawn_scoped(scope, move || work(plan, shared, index, quota))
             })
             .collect();
+        let threads = spawned.map_err(|source| {
+            shared.enter(Phase::Stop);
+            let what = "cannot start a thread".into();
+            LoadError::System { what, source }
+        })?;
         let window = conduct(plan, frame, shared);
         shared.enter(Phase::Stop);
         let mut tenants = Vec::new();
-        for spawned in threads {
-            let system = |source| LoadError::System {
-                what: "cannot start a thread".into(),
-                source,
-            };
-            let joined = spawned.map_err(system)?.join();
-            merge(
-                plan,
-                &mut tenants,
-                joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-            );
+        for thread in threads {
+            let joined = thread.join();
+            let yields = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            merge(plan, &mut tenants, yields);
         }
         let window = window?;
         Ok(Outcome {
@@ -111,13 +109,19 @@ pub(crate) fn run(plan: &Plan, frame: &Frame) -> Result<Outcome, LoadError> {
     })
 }
 
-/// One generator thread. When it fails it counts as done, so that the run ends.
-fn work(plan: &Plan, shared: &Shared, index: usize, quota: u64) -> Result<Vec<Yield>, LoadError> {
-    let result = Worker::new(plan, shared, index, quota).and_then(Worker::run);
-    if result.is_err() {
-        shared.enter(Phase::Stop);
+/// Ends the run for everybody when it is dropped.
+struct EndOfRun<'a>(&'a Shared);
+
+impl Drop for EndOfRun<'_> {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Stop);
     }
-    result
+}
+
+/// One generator thread. When it fails, or panics, the run ends.
+fn work(plan: &Plan, shared: &Shared, index: usize, quota: u64) -> Result<Vec<Yield>, LoadError> {
+    let _end = EndOfRun(shared);
+    Worker::new(plan, shared, index, quota).and_then(Worker::run)
 }
 
 fn merge(plan: &Plan, tenants: &mut Vec<TenantResult>, yields: Vec<Yield>) {
@@ -168,7 +172,7 @@ fn conduct(plan: &Plan, frame: &Frame, shared: &Shared) -> Result<Window, LoadEr
     let mut told = start;
     while !failed() && !is_over(plan, frame, shared, start) {
         thread::sleep(LOOK);
-        if told.elapsed() >= TELL {
+        if frame.progress && told.elapsed() >= TELL {
             tell(shared, start.elapsed(), told.elapsed());
             told = Instant::now();
         }
@@ -230,5 +234,5 @@ fn tell(shared: &Shared, at: Duration, span: Duration) {
         counts.errors(),
     );
     // A terminal that went away does not end the run.
-    let _ = std::io::stderr().flush();
+    let _ = io::stderr().flush();
 }

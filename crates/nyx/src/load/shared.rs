@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     phase: AtomicU8,
     /// How many threads have stored their keys.
     pub(crate) filled: AtomicUsize,
-    /// How many threads have sent all that they should, or have failed.
+    /// How many threads have sent all that they should.
     pub(crate) done: AtomicUsize,
     /// By thread.
     pub(crate) figures: Vec<CachePadded<Figures>>,

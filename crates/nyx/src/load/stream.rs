@@ -60,7 +60,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The part of `tenant` whose connections are `conns` of its thread and `share` of the tenant's.
+    /// The part of `tenant` whose connections are `conns` of its thread and `share` of the
+    /// tenant's.
     pub(crate) fn new(
         plan: &Plan,
         tenant: &Tenant,

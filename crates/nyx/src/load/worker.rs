@@ -21,8 +21,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// An open loop sleeps only where nothing is due for this long, in nanoseconds: a wake-up is late by
-/// up to a millisecond.
+/// An open loop sleeps only where nothing is due for this long, in nanoseconds: a wake-up is late
+/// by up to a millisecond.
 const SPIN_NS: u64 = 2_000_000;
 /// How long a sleeping generator may overlook the end of a phase.
 const NAP: Duration = Duration::from_millis(20);
@@ -205,9 +205,11 @@ impl<'a> Worker<'a> {
         let bytes = conn.link.receive(reading, closing, &mut desk)?;
         let (now_ns, keys) = (desk.now_ns, desk.keys);
         self.figures.keys.add(keys);
-        if bytes > 0 {
-            self.moved_ns = now_ns;
+        // An event may tell of bytes that an earlier one has already brought.
+        if bytes == 0 {
+            return Ok(self.shared.now_ns());
         }
+        self.moved_ns = now_ns;
         Ok(now_ns)
     }
 
@@ -330,11 +332,15 @@ impl<'a> Worker<'a> {
                 stream.recent.drain_into(&mut stream.total);
             }
         }
-        let waited = Duration::from_nanos(now_ns.saturating_sub(self.moved_ns));
-        let Some(stuck) = self.conns.iter().find(|c| !c.link.pending.is_empty()) else {
-            self.moved_ns = now_ns;
+        let pending = self
+            .conns
+            .iter()
+            .filter_map(|c| Some((c, c.link.pending.oldest_ns()?)));
+        let Some((stuck, since_ns)) = pending.min_by_key(|&(_, since_ns)| since_ns) else {
             return Ok(());
         };
+        // A slow stream's first request after a pause has not waited since before the pause.
+        let waited = Duration::from_nanos(now_ns.saturating_sub(self.moved_ns.max(since_ns)));
         if waited < self.plan.stall {
             return Ok(());
         }

@@ -134,13 +134,14 @@ impl FromStr for TtlMix {
                     .filter(|&(_, weight)| weight > 0 && weight <= 1_000_000)
             })
             .collect();
-        parsed.filter(|entries| entries.len() <= 1000).map(TtlMix).ok_or_else(|| {
-            WorkloadError::Syntax {
+        parsed
+            .filter(|entries| entries.len() <= 1000)
+            .map(TtlMix)
+            .ok_or_else(|| WorkloadError::Syntax {
                 what: "time to live",
                 text: text.to_owned(),
-                hint: "write seconds (3600), or seconds with weights (60:80,3600:20); 0 is for ever",
-            }
-        })
+                hint: "write seconds (3600), or seconds by weight (60:80,3600:20); 0 is for ever",
+            })
     }
 }
 

@@ -4,7 +4,7 @@
 //! Source: twitter/cache-trace, `stat/2020Mar.md`, by Juncheng Yang, Yao Yue and K. V. Rashmi ("A
 //! large scale analysis of hundreds of in-memory cache clusters at Twitter", OSDI 2020), licensed
 //! CC BY 4.0 (<https://creativecommons.org/licenses/by/4.0/>). Changes made here: columns chosen,
-//! units unified (bytes, seconds), `gets` counted as `get`, and `add`, `cas` and `prepend` as `set`.
+//! units unified (bytes, seconds), `gets` counted as `get`; `add`, `cas` and `prepend` as `set`.
 //!
 //! What it never does: invent what was not published (cluster 5 is not in the table; an alpha of
 //! `None` was not published, and one of 0 is uniform).

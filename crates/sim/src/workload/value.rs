@@ -5,8 +5,8 @@
 //! shorter one, whose version is then lost) is a stretch of fixed printable noise that starts at a
 //! place drawn from key and version.
 //!
-//! What it never does: produce a line end, so that a reply that is cut in the wrong place is noticed
-//! by its framing.
+//! What it never does: produce a line end, so that a reply that is cut in the wrong place is
+//! noticed by its framing.
 
 use super::spread;
 use nyx_base::Rng;

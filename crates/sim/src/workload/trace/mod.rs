@@ -7,7 +7,7 @@
 //! What it never does: keep a trace, sort it, panic on bytes that are no trace, or go on silently
 //! after something that it does not understand.
 //!
-//! * `detect`: which format; `unpack`: what is around it; `text`, `binary`: line and record formats.
+//! * `detect`: which format; `unpack`: what is around it; `text`, `binary`: lines and records.
 
 mod binary;
 mod detect;
