@@ -110,7 +110,8 @@ impl Store {
         &self.config
     }
 
-    /// The hand of `worker`: make one per worker, once.
+    /// The hand of `worker`: make one per worker, once, since what it has open stays open. The
+    /// worker is one of the [`StoreConfig::workers`] first; others panic when they write.
     pub fn writer(&self, worker: WorkerId) -> Writer {
         Writer::new(worker, Taker::Put, self.classes)
     }
@@ -200,17 +201,14 @@ impl Store {
             Source::Bytes(put.value.tail),
             Source::Bytes(&[]),
         ];
-        let appended = w.append(
-            &self.items,
-            lane,
-            lot,
-            &Draft {
-                header,
-                state,
-                key: put.key,
-                value,
-            },
-        );
+        let key = put.key;
+        let draft = Draft {
+            header,
+            state,
+            key,
+            value,
+        };
+        let appended = w.append(&self.items, lane, lot, &draft);
         let expect = Expect::Condition(put.condition);
         self.publish(w, lane, (put.key, put.hash), &appended, expect, now)
     }
@@ -461,24 +459,10 @@ impl Store {
                 Some(old) => self.kill(old),
                 None => self.grow(w, lane),
             }
+            let unique = || self.items.unique(appended.place);
             return PutOutcome::Stored {
-                cas: self.published_cas(lane, appended.place),
+                cas: appended.cas.unwrap_or_else(unique),
             };
-        }
-    }
-
-    fn published_cas(&self, lane: &mut Lane<'_>, place: Place) -> u64 {
-        // The writer's own item: the explicit unique is in its header, the other in its place.
-        match &self.items.chunks {
-            Some(chunks) => chunks
-                .header(place)
-                .cas
-                .unwrap_or_else(|| self.items.unique(place)),
-            None => self
-                .items
-                .header(lane, place)
-                .cas
-                .unwrap_or_else(|| self.items.unique(place)),
         }
     }
 

@@ -69,6 +69,8 @@ pub(crate) enum Room {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appended {
     pub(crate) place: Place,
+    /// Its explicit CAS unique.
+    pub(crate) cas: Option<u64>,
     lot: Lot,
     before: Open,
     footprint: Footprint,
@@ -196,6 +198,7 @@ impl Writer {
         items.write(lane, place, &draft, &mut *self.piece);
         Appended {
             place,
+            cas: draft.header.cas,
             lot,
             before,
             footprint,
