@@ -27,9 +27,14 @@ impl Front {
         self.issued = issued;
     }
 
-    /// The time from which fewer than `lines` (1 to [`Self::LINES`]) are outstanding.
+    /// The time, `now` or later, from which fewer than `lines` (1 to [`Self::LINES`]) are
+    /// outstanding. Counting is much cheaper than ranking, so it comes first.
     #[inline]
-    pub(crate) fn fewer_than(&self, lines: usize) -> u64 {
+    pub(crate) fn fewer_than(&self, lines: usize, now: u64) -> u64 {
+        let outstanding = self.done.iter().filter(|&&done| done > now).count();
+        if outstanding < lines {
+            return now;
+        }
         let mut done = self.done;
         *done.select_nth_unstable(Front::LINES - lines).1
     }
@@ -46,11 +51,15 @@ mod tests {
             front.push(done, 0);
         }
         assert_eq!(
-            [1, 2, 3, 4].map(|lines| front.fewer_than(lines)),
+            [1, 2, 3, 4].map(|lines| front.fewer_than(lines, 0)),
             [300, 200, 100, 0]
         );
         (400..416).for_each(|done| front.push(done, 0));
-        assert_eq!(front.fewer_than(Front::LINES), 400);
-        assert_eq!(front.fewer_than(1), 415);
+        assert_eq!(front.fewer_than(Front::LINES, 0), 400);
+        assert_eq!(front.fewer_than(1, 0), 415);
+        assert_eq!(
+            [410, 415, 500].map(|now| front.fewer_than(4, now)),
+            [412, 415, 500]
+        );
     }
 }

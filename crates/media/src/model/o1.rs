@@ -193,7 +193,7 @@ impl Model {
 
     /// When all that the thread has loaded is there.
     pub fn settled(&self, front: &Front) -> Instant {
-        to_instant(front.fewer_than(1))
+        to_instant(front.fewer_than(1, 0))
     }
 
     fn timing(&self, front: &Front, issued: u64, done: u64, len: u64, lines: u64) -> Timing {
@@ -201,7 +201,7 @@ impl Model {
             .params
             .window_lines(len, lines)
             .min(Front::LINES as u64) as usize;
-        let free = front.fewer_than(window).max(issued);
+        let free = front.fewer_than(window, issued);
         Timing {
             free: to_instant(free),
             done: to_instant(done.max(issued)),
@@ -348,7 +348,7 @@ impl LoadTicks {
     /// When the thread's next line is issued: a gap after the last one, and not before fewer than
     /// the most lines are in flight.
     fn next_issue(&self, front: &Front, now: u64) -> u64 {
-        now.max(front.issued).max(front.fewer_than(self.in_flight)) + self.gap
+        front.fewer_than(self.in_flight, now.max(front.issued)) + self.gap
     }
 }
 
