@@ -23,6 +23,12 @@ use std::sync::Arc;
 /// With --model alone the model is profiled in virtual time. With --model and --device it is laid
 /// over that medium and measured in real time. Without --model the medium itself is measured.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  nyx profile                                       this machine's memory
+  nyx profile --path nyx-data/probe --size 1GiB     the file system of that directory
+  nyx profile --model optane-2dimm/8 --svg curve.svg
+                                                    a model in virtual time, with its curve
+  nyx profile --effort full --out main.profile.toml thoroughly, into a file that serve reads")]
 pub struct Args {
     /// The medium to measure [default: anon, or file where --path is given].
     #[arg(long, value_enum)]
