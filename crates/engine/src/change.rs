@@ -14,7 +14,11 @@ const ARITH_TRIES: usize = 64;
 
 /// How an increment ended.
 pub(crate) enum Arith {
-    Done { value: u64, cas: u64 },
+    Done {
+        value: u64,
+        cas: u64,
+        expiry: UnixSeconds,
+    },
     NotFound,
     Exists,
     NotANumber,
@@ -277,18 +281,22 @@ impl<'e> Cx<'e, '_> {
             };
             let value = change.apply(old);
             let mut digits = itoa::Buffer::new();
+            let expiry = change.expiry.unwrap_or(item.expiry());
             let put = Put {
                 flags: item.flags(),
-                expiry: change.expiry.unwrap_or(item.expiry()),
+                expiry,
                 condition: Condition::CasIs(seen),
                 cas: change.cas_new,
+                // A number that was invalidated does not become valid by being counted on.
+                stale: item.stale(),
+                win_sent: item.win_sent(),
                 ..Put::set(key, hash, digits.format(value).as_bytes())
             };
             match self
                 .store
                 .put(self.writer, &mut self.lane, &put, self.now.unix)
             {
-                PutOutcome::Stored { cas } => return Arith::Done { value, cas },
+                PutOutcome::Stored { cas } => return Arith::Done { value, cas, expiry },
                 PutOutcome::Exists | PutOutcome::NotFound => {}
                 other => return Arith::Failed(other),
             }

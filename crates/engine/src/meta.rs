@@ -8,7 +8,8 @@ use crate::engine::{Cx, Step};
 use nyx_base::UnixSeconds;
 use nyx_proto::reply::{self, MetaFacts, MetaStatus};
 use nyx_proto::{
-    Exptime, KeyBuf, MetaArith, MetaDebug, MetaDelete, MetaGet, MetaHead, MetaSet, Out, StoreVerb,
+    Expiry, Exptime, KeyBuf, MetaArith, MetaDebug, MetaDelete, MetaGet, MetaHead, MetaSet, Out,
+    StoreVerb,
 };
 use nyx_store::{Condition, DeleteOutcome, Item, KeyHash, Put, PutOutcome, Side};
 
@@ -64,6 +65,16 @@ impl<'e> Cx<'e, '_> {
         Step::Done
     }
 
+    /// Makes the cas value that flag `c` sends stay the item's even if the item has to move: the
+    /// store keeps those that an item was asked for.
+    fn keep_cas(&mut self, head: &MetaHead<'_>, key: &[u8], hash: KeyHash) {
+        if head.flags().has(b'c')
+            && let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix)
+        {
+            item.cas(&mut self.lane);
+        }
+    }
+
     fn count_meta_get(&mut self, hit: bool) {
         self.counters.cmd_meta.add(1);
         self.counters.cmd_get.add(1);
@@ -98,7 +109,10 @@ impl<'e> Cx<'e, '_> {
             ..MetaFacts::default()
         };
         match self.put(&put) {
-            PutOutcome::Stored { cas } => (facts.cas, facts.won) = (cas, true),
+            PutOutcome::Stored { cas } => {
+                self.keep_cas(&meta.head, key, hash);
+                (facts.cas, facts.won) = (cas, true);
+            }
             PutOutcome::OutOfMemory => {
                 reply::out_of_memory(out);
                 return Step::Done;
@@ -140,7 +154,8 @@ impl<'e> Cx<'e, '_> {
     fn judge_win(&mut self, meta: &MetaGet<'_>, item: Item<'e>, facts: &mut MetaFacts) {
         let now = self.now.unix;
         let ends_soon = meta.recache().is_some_and(|within| {
-            item.expiry() != UnixSeconds::NEVER && item.expiry() < self.end_of(within).max(now)
+            // Nothing ends sooner than within no time at all.
+            matches!(within.resolve(now), Expiry::At(second) if item.expiry() < second)
         });
         if (facts.stale || ends_soon) && !facts.won_before {
             facts.won = item.claim_win(&mut self.lane);
@@ -156,12 +171,15 @@ impl<'e> Cx<'e, '_> {
         self.counters.cmd_meta.add(1);
         let mut scratch = KeyBuf::default();
         let key = meta.head.decode_key(&mut scratch);
-        let condition = match (meta.cas(), meta.verb) {
-            (Some(cas), _) if meta.invalidates() => Condition::CasOrStale(cas),
-            (Some(cas), _) => Condition::CasIs(cas),
-            (None, StoreVerb::Add) => Condition::Absent,
-            (None, StoreVerb::Replace) => Condition::Present,
-            (None, _) => Condition::Always,
+        let condition = match (meta.verb, meta.cas()) {
+            // What is not there has no cas value to compare.
+            (StoreVerb::Add, _) => Condition::Absent,
+            (StoreVerb::Replace, None) => Condition::Present,
+            (_, None) => Condition::Always,
+            // A value that is too old to be stored is too old to be added to another one.
+            (StoreVerb::Append | StoreVerb::Prepend, Some(cas)) => Condition::CasIs(cas),
+            (_, Some(cas)) if meta.invalidates() => Condition::CasOrStale(cas),
+            (_, Some(cas)) => Condition::CasIs(cas),
         };
         let put = Put {
             flags: meta.client_flags,
@@ -184,17 +202,33 @@ impl<'e> Cx<'e, '_> {
             reply::meta_store_failed(out, &meta.head, status, meta.data.len());
         };
         match outcome {
-            PutOutcome::Stored { cas } => reply::meta_stored(out, &meta.head, cas, meta.data.len()),
+            PutOutcome::Stored { cas } => {
+                self.keep_cas(&meta.head, key, hash);
+                let len = self.stored_len(meta, key, hash);
+                reply::meta_stored(out, &meta.head, cas, len);
+            }
             PutOutcome::NotStored => refused(MetaStatus::NotStored, out),
             PutOutcome::Exists => refused(MetaStatus::Exists, out),
             PutOutcome::NotFound => refused(MetaStatus::NotFound, out),
             PutOutcome::TooLarge => {
-                self.remove(key, hash, Condition::Always);
+                if !extends(meta) {
+                    // A cache must not go on serving a value that the client meant to replace.
+                    self.remove(key, hash, Condition::Always);
+                }
                 reply::too_large(out);
             }
             PutOutcome::OutOfMemory => reply::out_of_memory(out),
         }
         Step::Done
+    }
+
+    /// The length of the value that was stored, for flag `s`: of all of it where some was added.
+    fn stored_len(&mut self, meta: &MetaSet<'_>, key: &[u8], hash: KeyHash) -> usize {
+        if !extends(meta) || !meta.head.flags().has(b's') {
+            return meta.data.len();
+        }
+        let found = self.store.get(&mut self.lane, key, hash, self.now.unix);
+        found.map_or(meta.data.len(), |item| item.value_len())
     }
 
     /// Appends or prepends; with `N` a missing item is made.
@@ -260,8 +294,9 @@ impl<'e> Cx<'e, '_> {
             if meta.cas().is_some_and(|asked| asked != seen) {
                 return DeleteOutcome::Exists;
             }
+            let ttl = meta.ttl().filter(|_| meta.invalidates());
             let put = Put {
-                expiry: meta.ttl().map_or(item.expiry(), |ttl| self.end_of(ttl)),
+                expiry: ttl.map_or(item.expiry(), |ttl| self.end_of(ttl)),
                 condition: Condition::CasIs(seen),
                 cas: meta.cas_new(),
                 stale: meta.invalidates(),
@@ -301,7 +336,8 @@ impl<'e> Cx<'e, '_> {
             result = self.create_number(meta, key, hash, self.end_of(ttl), &change);
         }
         self.count_arith(meta.op, &result);
-        self.answer_arith(meta, &result, change.expiry, out);
+        self.keep_cas(&meta.head, key, hash);
+        self.answer_arith(meta, &result, out);
         Step::Done
     }
 
@@ -324,25 +360,19 @@ impl<'e> Cx<'e, '_> {
             PutOutcome::Stored { cas } => Arith::Done {
                 value: meta.initial,
                 cas,
+                expiry,
             },
             PutOutcome::NotStored => self.change_number(key, hash, change),
             other => Arith::Failed(other),
         }
     }
 
-    fn answer_arith(
-        &mut self,
-        meta: &MetaArith<'_>,
-        result: &Arith,
-        expiry: Option<UnixSeconds>,
-        out: &mut Out,
-    ) {
+    fn answer_arith(&mut self, meta: &MetaArith<'_>, result: &Arith, out: &mut Out) {
         match *result {
-            Arith::Done { value, cas } => {
-                let end = expiry.unwrap_or(UnixSeconds::NEVER);
+            Arith::Done { value, cas, expiry } => {
                 let facts = MetaFacts {
                     cas,
-                    ttl_s: ttl_s(end, self.now.unix),
+                    ttl_s: ttl_s(expiry, self.now.unix),
                     ..MetaFacts::default()
                 };
                 reply::meta_arith(out, &meta.head, value, &facts);
@@ -387,6 +417,11 @@ impl<'e> Cx<'e, '_> {
         reply::meta_debug(out, meta.key, &facts, 1, key.len() + facts.len);
         Step::Done
     }
+}
+
+/// Whether an `ms` adds to a value instead of replacing it.
+fn extends(meta: &MetaSet<'_>) -> bool {
+    matches!(meta.verb, StoreVerb::Append | StoreVerb::Prepend)
 }
 
 /// Seconds left to live; `None` for ever.

@@ -1,0 +1,158 @@
+//! An engine on anonymous memory, a worker and a clock that stands still until it is told to move.
+//!
+//! What it never does: open a socket, or know what an answer should be.
+#![allow(dead_code, reason = "each test uses its part of the rig")]
+
+use nyx_base::{Bytes, Clock, Instant, Nanos, Now, TenantId, UnixSeconds, WorkerId};
+use nyx_engine::{
+    Binding, Engine, EngineConfig, HoldAction, Outcome, Session, TenantConfig, Worker,
+};
+use nyx_gate::{CostTable, Device};
+use nyx_media::Mapped;
+use nyx_policy::Policy;
+use nyx_policy::baselines::Unlimited;
+use nyx_proto::{Limits, Out, Parse, parse, reply};
+use nyx_store::{Eviction, Layout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The Unix second at which every test starts.
+pub(crate) const START_S: u32 = 1_700_000_000;
+/// Accesses a second, of any kind and size up to 4 KiB, that the rig's device is priced at.
+pub(crate) const OPS_PER_S: f64 = 1e6;
+
+/// A clock that moves only when it is told to.
+#[derive(Debug, Default)]
+pub(crate) struct HandClock(AtomicU64);
+
+impl HandClock {
+    /// Moves on.
+    pub(crate) fn advance(&self, by: Nanos) {
+        self.0.fetch_add(by.0, Relaxed);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Instant {
+        Instant(self.0.load(Relaxed))
+    }
+
+    fn spin_until(&self, until: Instant) {
+        self.0.fetch_max(until.0, Relaxed);
+    }
+}
+
+/// A tenant with room for everything that a small test stores.
+pub(crate) fn roomy(name: &str) -> TenantConfig {
+    TenantConfig {
+        name: name.to_owned(),
+        device: 0,
+        size: Bytes(32 << 20),
+        segment_bytes: 64 << 10,
+        item_len_max: 4096,
+        eviction: Eviction::S3Fifo,
+        layout: Layout::Split,
+        hold: HoldAction::Delay,
+    }
+}
+
+/// An engine and one worker on it.
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    pub(crate) worker: Worker,
+    pub(crate) clock: Arc<HandClock>,
+    pub(crate) unix: UnixSeconds,
+}
+
+impl Rig {
+    /// Without a limit.
+    pub(crate) fn new(tenants: Vec<TenantConfig>) -> Rig {
+        Rig::under(tenants, Box::new(Unlimited))
+    }
+
+    /// Under a policy.
+    pub(crate) fn under(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Rig {
+        let len = tenants.iter().map(|tenant| tenant.size.0 + (2 << 20)).sum();
+        let device = Device {
+            name: "memory".into(),
+            media: Arc::new(Mapped::anonymous(len).expect("anonymous memory")),
+            cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _]),
+        };
+        let engine = Engine::new(EngineConfig {
+            devices: vec![Arc::new(device)],
+            tenants,
+            policy,
+            workers: 1,
+            hash_seed: 42,
+        })
+        .expect("an engine");
+        let clock = Arc::new(HandClock::default());
+        Rig {
+            worker: engine.worker(WorkerId(0), clock.clone()),
+            unix: UnixSeconds(START_S),
+            engine,
+            clock,
+        }
+    }
+
+    /// Now, by both clocks.
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            mono: self.clock.now(),
+            unix: self.unix,
+        }
+    }
+
+    /// Moves both clocks on.
+    pub(crate) fn wait_s(&mut self, seconds: u32) {
+        self.unix.0 += seconds;
+        self.clock.advance(Nanos::from_secs(u64::from(seconds)));
+    }
+
+    /// A connection to one tenant alone.
+    pub(crate) fn to(&self, tenant: u16) -> Session {
+        Session::new(&Binding::to(TenantId(tenant)))
+    }
+
+    /// One request, executed once: how it ended. Its answer is appended to `out`.
+    pub(crate) fn try_once(
+        &mut self,
+        session: &mut Session,
+        request: &[u8],
+        out: &mut Out,
+    ) -> Outcome {
+        let limits: Limits = self.engine.limits(session);
+        let command = match parse(request, &limits) {
+            Parse::Done { command, .. } => command,
+            Parse::Bad { error, .. } => {
+                reply::proto_error(out, error);
+                return Outcome::Done;
+            }
+            Parse::Need { .. } => panic!("{} is not complete", request.escape_ascii()),
+        };
+        self.worker.enter();
+        let bound = self.engine.request(session, command);
+        self.engine.warm_item(&bound);
+        self.engine.warm_value(&mut self.worker, &bound);
+        let now = self.now();
+        let outcome = self
+            .engine
+            .execute(&mut self.worker, session, &bound, now, out);
+        self.worker.leave();
+        outcome
+    }
+
+    /// One request that must not be held, and its answer.
+    pub(crate) fn ask(&mut self, session: &mut Session, request: &[u8]) -> Vec<u8> {
+        let mut out = Out::new();
+        let outcome = self.try_once(session, request, &mut out);
+        assert_eq!(outcome, Outcome::Done, "{}", request.escape_ascii());
+        out.pending().to_vec()
+    }
+
+    /// [`Rig::ask`], for requests and answers that are text.
+    pub(crate) fn say(&mut self, session: &mut Session, request: &str) -> String {
+        let answer = self.ask(session, request.as_bytes());
+        String::from_utf8(answer).expect("a text answer")
+    }
+}
