@@ -12,6 +12,8 @@ pub mod event;
 pub mod o1;
 mod params;
 
+use nyx_base::DevicePs;
+
 pub use params::{Geometry, Loads, Params, Stores, Waste, Window, Writes};
 
 /// Ticks of the models' clocks in a nanosecond: the shortest modelled time is still dozens of
@@ -20,6 +22,13 @@ pub(crate) const TICKS_PER_NS: u64 = 16;
 
 pub(crate) fn ticks(ns: f64) -> u64 {
     (ns * TICKS_PER_NS as f64).round() as u64
+}
+
+/// The device time of `busy` ticks summed over all partitions. In 128 bits on the way, because the
+/// sum in picoseconds would fill 64 within days.
+pub(crate) fn device_time(busy: u64, partitions: usize) -> DevicePs {
+    let ps = u128::from(busy) * 1000 / (partitions as u128 * u128::from(TICKS_PER_NS));
+    DevicePs(ps as u64)
 }
 
 /// A 64-bit mixer (the finaliser of SplitMix64): spreads line numbers over partitions.

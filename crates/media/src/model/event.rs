@@ -6,7 +6,7 @@
 //! What it never does: touch memory, read a clock, or give two results for one seed. Numbers from
 //! here are *simulated*.
 
-use super::{Params, mix, ticks};
+use super::{Params, device_time, mix, ticks};
 use nyx_base::{DevicePs, Rng};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -52,9 +52,9 @@ pub struct Seen {
     pub ops_per_s: f64,
     /// Bytes of those per second.
     pub bytes_per_s: f64,
-    /// Mean latency from the intended start.
+    /// Mean latency from the intended start; not a number where nothing was completed.
     pub latency_ns_mean: f64,
-    /// Its 99th percentile.
+    /// Its 99th percentile; not a number where nothing was completed.
     pub latency_ns_p99: f64,
 }
 
@@ -93,7 +93,7 @@ pub fn run(params: &Params, threads: &[Thread], length_ns: u64, seed: u64) -> Ou
             .iter_mut()
             .map(|thread| thread.seen(counted_ns))
             .collect(),
-        busy: DevicePs(sim.busy / sim.partitions.len() as u64 * 1000 / super::TICKS_PER_NS),
+        busy: device_time(sim.busy, sim.partitions.len()),
     }
 }
 

@@ -15,7 +15,7 @@
 //! waiting. *Invariants*: times are in ticks of 1/16 ns (36 years to overflow); a partition's
 //! clocks never go back.
 
-use super::{Params, TICKS_PER_NS, mix, ticks};
+use super::{Params, TICKS_PER_NS, device_time, mix, ticks};
 use crate::Front;
 use nyx_base::{CachePadded, DevicePs, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,7 +134,7 @@ impl Model {
     /// every partition is busy. What the processor's time adds is not in it.
     pub fn busy(&self) -> DevicePs {
         let sum: u64 = self.modules.iter().map(|module| lock(module).busy).sum();
-        DevicePs(sum / self.params.partitions() as u64 * 1000 / TICKS_PER_NS)
+        device_time(sum, self.params.partitions())
     }
 
     /// Loads `len` bytes at `at`, issued at `now` by the thread of `front`.
@@ -158,6 +158,12 @@ impl Model {
 
     /// Stores `len` bytes at `at` non-temporally: the thread goes on as soon as they are buffered.
     pub fn write_nt(&self, now: Instant, at: u64, len: u64) -> Timing {
+        if len == 0 {
+            return Timing {
+                free: now,
+                done: now,
+            };
+        }
         let mut clock = now.0 * TICKS_PER_NS;
         for piece in self.pieces(at, len) {
             clock += piece.chunks * self.nt_64b;
@@ -263,7 +269,7 @@ impl Model {
         (chosen / per_module, chosen % per_module)
     }
 
-    /// The lines of `[at, at + len)`.
+    /// The lines of `[at, at + len)`, which is not empty.
     fn pieces(&self, at: u64, len: u64) -> impl Iterator<Item = Piece> + use<> {
         let (line_bytes, unit_bytes) = (self.params.media.line_bytes, self.params.media.unit_bytes);
         let end = at + len;

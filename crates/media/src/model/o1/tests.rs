@@ -181,11 +181,18 @@ fn the_waiting_of_an_access_is_bounded_by_its_own_work_on_an_idle_device() {
             done: idle
         }
     );
-    assert_eq!(model.write_nt(idle, 0, 0).done, idle);
+    assert_eq!(model.write_nt(idle, 7, 0).done, idle);
     assert_eq!(
         model.write_cached(&mut Front::default(), idle, 7, 0).done,
         idle
     );
+}
+
+#[test]
+fn device_time_does_not_overflow_within_years() {
+    let year_ticks = 365 * 86_400 * 1_000_000_000 * TICKS_PER_NS;
+    let half = device_time(year_ticks, 2);
+    assert_eq!(half, DevicePs(365 * 43_200 * DevicePs::SECOND.0));
 }
 
 #[test]
