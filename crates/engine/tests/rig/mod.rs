@@ -121,8 +121,19 @@ impl Rig {
         request: &[u8],
         out: &mut Out,
     ) -> Outcome {
-        let limits: Limits = self.engine.limits(session);
-        let command = match parse(request, &limits) {
+        let limits = self.engine.limits(session);
+        self.try_within(&limits, session, request, out)
+    }
+
+    /// [`Rig::try_once`] with limits that were asked for before, as a driver does it.
+    pub(crate) fn try_within(
+        &mut self,
+        limits: &Limits,
+        session: &mut Session,
+        request: &[u8],
+        out: &mut Out,
+    ) -> Outcome {
+        let command = match parse(request, limits) {
             Parse::Done { command, .. } => command,
             Parse::Bad { error, .. } => {
                 reply::proto_error(out, error);

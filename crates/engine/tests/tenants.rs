@@ -1,0 +1,226 @@
+//! Several tenants on one engine: nobody reaches, sees or evicts what is another one's.
+
+mod rig;
+
+use nyx_base::{Bytes, TenantId};
+use nyx_engine::stats::Surroundings;
+use nyx_engine::{Binding, Outcome, Session, TenantConfig, User, Users};
+use nyx_proto::Out;
+use nyx_store::{Eviction, Layout};
+use rig::{Rig, roomy};
+use std::sync::Arc;
+
+fn three() -> Rig {
+    Rig::new(vec![roomy("zero"), roomy("one"), roomy("two")])
+}
+
+/// A door at which `a:` is tenant 1 and `b:` is tenant 2.
+fn prefixes(default: Option<u16>) -> Session {
+    Session::new(&Binding::Open {
+        default: default.map(TenantId),
+        prefixes: Arc::new([
+            (Box::from(*b"a:"), TenantId(1)),
+            (Box::from(*b"b:"), TenantId(2)),
+        ]),
+    })
+}
+
+fn stats(rig: &Rig, session: &Session, arg: &str) -> String {
+    let mut out = Out::new();
+    let around = Surroundings::default();
+    rig.engine.stats(session, arg.as_bytes(), &around, &mut out);
+    String::from_utf8(out.pending().to_vec()).expect("figures are text")
+}
+
+#[test]
+fn the_same_key_is_another_item_in_each_tenant() {
+    let mut rig = three();
+    for tenant in 0..3 {
+        let mut session = rig.to(tenant);
+        assert_eq!(rig.say(&mut session, "get k\r\n"), "END\r\n");
+        let set = format!("set k {tenant} 0 1\r\n{tenant}\r\n");
+        assert_eq!(rig.say(&mut session, &set), "STORED\r\n");
+    }
+    for tenant in 0..3 {
+        let want = format!("VALUE k {tenant} 1\r\n{tenant}\r\nEND\r\n");
+        let mut session = rig.to(tenant);
+        assert_eq!(rig.say(&mut session, "get k\r\n"), want);
+    }
+    let mut session = rig.to(1);
+    assert_eq!(rig.say(&mut session, "flush_all\r\n"), "OK\r\n");
+    assert_eq!(rig.say(&mut session, "get k\r\n"), "END\r\n");
+    for tenant in [0, 2] {
+        let mut session = rig.to(tenant);
+        assert_eq!(rig.say(&mut session, "delete k\r\n"), "DELETED\r\n");
+    }
+}
+
+#[test]
+fn a_prefix_leads_to_its_tenant_and_only_from_its_door() {
+    let mut rig = three();
+    let mut door = prefixes(Some(0));
+    for key in ["a:k", "b:k", "k"] {
+        let set = format!("set {key} 0 0 {}\r\n{key}\r\n", key.len());
+        assert_eq!(rig.say(&mut door, &set), "STORED\r\n");
+    }
+    let all = "VALUE a:k 0 3\r\na:k\r\nVALUE b:k 0 3\r\nb:k\r\nVALUE k 0 1\r\nk\r\nEND\r\n";
+    assert_eq!(rig.say(&mut door, "get a:k nobody b:k k a:no\r\n"), all);
+    // Through a tenant's own door its keys keep their prefix, and the others' are not there.
+    let mut one = rig.to(1);
+    let own = "VALUE a:k 0 3\r\na:k\r\nEND\r\n";
+    assert_eq!(rig.say(&mut one, "get k b:k a:k\r\n"), own);
+    // The base64 of `a:k` leads where `a:k` does.
+    assert_eq!(
+        rig.say(&mut door, "mg YTpr b k v\r\n"),
+        "VA 3 kYTpr b\r\na:k\r\n"
+    );
+}
+
+#[test]
+fn a_key_of_nobody_is_a_miss_or_refused() {
+    let mut rig = three();
+    let mut door = prefixes(None);
+    let refused = "CLIENT_ERROR no tenant has this key's prefix\r\n";
+    assert_eq!(rig.say(&mut door, "set k 0 0 1\r\nx\r\n"), refused);
+    assert_eq!(rig.say(&mut door, "ms k 1\r\nx\r\n"), refused);
+    assert_eq!(rig.say(&mut door, "get k\r\n"), "END\r\n");
+    assert_eq!(rig.say(&mut door, "get k l m\r\n"), "END\r\n");
+    for tenant in rig.engine.tenants() {
+        assert_eq!(tenant.store().figures().items, 0, "{}", tenant.name());
+    }
+}
+
+#[test]
+fn a_shared_door_does_not_flush_what_it_shares() {
+    let mut rig = three();
+    let mut door = prefixes(Some(0));
+    assert_eq!(rig.say(&mut door, "set a:k 0 0 1\r\nx\r\n"), "STORED\r\n");
+    let answer = rig.say(&mut door, "flush_all\r\n");
+    assert!(answer.starts_with("CLIENT_ERROR "), "{answer}");
+    assert_eq!(rig.say(&mut door, "flush_all noreply\r\n"), "");
+    assert!(rig.say(&mut door, "get a:k\r\n").starts_with("VALUE"));
+}
+
+#[test]
+fn a_login_leads_to_its_tenant_and_nowhere_else() {
+    let mut rig = three();
+    let user = |name: &str, tenant| User {
+        name: name.into(),
+        password: b"secret".to_vec(),
+        tenant: TenantId(tenant),
+    };
+    let users = Arc::new(Users::new(vec![user("ann", 1), user("bob", 2)]));
+    let door = Binding::Login { users };
+    let mut nobody = Session::new(&door);
+    let mut out = Out::new();
+    rig.try_once(&mut nobody, b"set k 0 0 1\r\nx\r\n", &mut out);
+    assert!(out.pending().starts_with(b"CLIENT_ERROR "));
+    assert!(stats(&rig, &nobody, "tenants") == "END\r\n");
+    let mut ann = Session::new(&door);
+    assert!(ann.login(b"ann", b"secret"));
+    assert!(
+        !ann.login(b"bob", b"secret"),
+        "who is in cannot change sides"
+    );
+    assert_eq!(rig.say(&mut ann, "set k 0 0 1\r\nx\r\n"), "STORED\r\n");
+    let mut bob = Session::new(&door);
+    assert!(bob.login(b"bob", b"secret"));
+    assert_eq!(rig.say(&mut bob, "get k\r\n"), "END\r\n");
+    let mut one = rig.to(1);
+    assert!(rig.say(&mut one, "get k\r\n").starts_with("VALUE"));
+}
+
+#[test]
+fn figures_are_of_the_tenants_within_reach() {
+    let mut rig = three();
+    let mut two = rig.to(2);
+    rig.say(&mut two, "set k 0 0 1\r\nx\r\n");
+    rig.say(&mut two, "get k\r\n");
+    let of_one = stats(&rig, &rig.to(1), "");
+    assert!(of_one.contains("STAT curr_items 0\r\n"), "{of_one}");
+    assert!(of_one.contains("STAT get_hits 0\r\n"), "{of_one}");
+    let of_one = stats(&rig, &rig.to(1), "tenants");
+    assert!(of_one.contains("STAT one:items 0\r\n"), "{of_one}");
+    assert!(!of_one.contains("two:"), "{of_one}");
+    let of_two = stats(&rig, &two, "");
+    assert!(of_two.contains("STAT get_hits 1\r\n"), "{of_two}");
+    let of_door = stats(&rig, &prefixes(None), "tenants");
+    assert!(of_door.contains("two:items 1") && !of_door.contains("zero:"));
+}
+
+#[test]
+fn a_full_tenant_evicts_its_own_items_only() {
+    for (eviction, layout) in [
+        (Eviction::S3Fifo, Layout::Split),
+        (Eviction::Fifo, Layout::Inline),
+        (Eviction::Merge, Layout::Split),
+    ] {
+        let small = TenantConfig {
+            size: Bytes(4 << 20),
+            eviction,
+            layout,
+            ..roomy("greedy")
+        };
+        let mut rig = Rig::new(vec![
+            small.clone(),
+            TenantConfig {
+                name: "modest".into(),
+                ..small
+            },
+        ]);
+        let (mut greedy, mut modest) = (rig.to(0), rig.to(1));
+        let value = "v".repeat(1000);
+        for key in 0..500 {
+            let set = format!("set kept{key} 0 0 1000\r\n{value}\r\n");
+            assert_eq!(rig.say(&mut modest, &set), "STORED\r\n");
+        }
+        for key in 0..20_000 {
+            let set = format!("set k{key} 0 0 1000\r\n{value}\r\n");
+            assert_eq!(rig.say(&mut greedy, &set), "STORED\r\n");
+        }
+        let figures = |tenant: usize| rig.engine.tenants()[tenant].store().figures();
+        assert!(figures(0).evictions > 10_000, "{eviction}");
+        assert!(figures(0).used_bytes <= 4 << 20, "{eviction}");
+        assert_eq!(figures(1).evictions, 0, "{eviction}");
+        for key in 0..500 {
+            let hit = rig.say(&mut modest, &format!("get kept{key}\r\n"));
+            assert!(hit.starts_with("VALUE"), "{eviction}: kept{key}");
+        }
+    }
+}
+
+#[test]
+fn the_longest_item_is_each_tenants_own() {
+    let long = TenantConfig {
+        item_len_max: 32 << 10,
+        ..roomy("long")
+    };
+    let mut rig = Rig::new(vec![roomy("zero"), roomy("short"), long]);
+    let mut door = prefixes(None);
+    let data = "x".repeat(20_000);
+    assert_eq!(rig.say(&mut door, "set a:k 0 0 1\r\nx\r\n"), "STORED\r\n");
+    let too_large = "SERVER_ERROR object too large for cache\r\n";
+    let mut set = |key: &str| {
+        let request = format!("set {key} 0 0 20000\r\n{data}\r\n");
+        rig.say(&mut door, &request)
+    };
+    assert_eq!(set("b:k"), "STORED\r\n");
+    assert_eq!(set("a:k"), too_large);
+    // What the client meant to replace is not served any longer.
+    assert_eq!(rig.say(&mut door, "get a:k\r\n"), "END\r\n");
+}
+
+#[test]
+fn commands_that_end_a_connection_or_the_process_are_the_drivers() {
+    let mut rig = three();
+    let mut out = Out::new();
+    for (request, want) in [
+        (&b"quit\r\n"[..], Outcome::Close),
+        (b"shutdown\r\n", Outcome::Shutdown),
+        (b"stats\r\n", Outcome::Stats),
+    ] {
+        let mut session = rig.to(0);
+        assert_eq!(rig.try_once(&mut session, request, &mut out), want);
+    }
+    assert!(out.is_empty());
+}
