@@ -24,7 +24,7 @@ use std::time::Duration;
 const TENANT: TenantId = TenantId(0);
 const BATCH: usize = 16;
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
-const RUN: Duration = Duration::from_secs(2);
+const RUN: Duration = Duration::from_secs(1);
 
 /// Nothing is paced here.
 struct Still;

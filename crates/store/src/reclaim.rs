@@ -229,6 +229,17 @@ impl Reclaimer {
             if batch.is_empty() {
                 return;
             }
+            // Most of what lives will be read: its value comes near while the others are looked up.
+            batch.retain(|item| {
+                let lives = store
+                    .index
+                    .find(item.hash, |place| place == item.place)
+                    .is_some();
+                if lives {
+                    store.items.prefetch_value(hand.lane, item.place);
+                }
+                lives
+            });
             for resident in batch {
                 self.settle(hand, victim, resident, plan);
             }
@@ -237,13 +248,6 @@ impl Reclaimer {
 
     fn settle(&mut self, hand: &mut Hand<'_, '_>, victim: u32, item: Resident, plan: &mut Plan) {
         let store = hand.store;
-        if store
-            .index
-            .find(item.hash, |place| place == item.place)
-            .is_none()
-        {
-            return;
-        }
         let ended = store.is_ended(&item.header, item.place, hand.now);
         if !ended {
             let state = store.items.state(hand.lane, item.place);
