@@ -119,7 +119,7 @@ impl Hash {
         let first_bytes = BUCKETS_MIN * BUCKET_BYTES;
         Ok(Hash {
             memory: Memory::reserve(most, shape.huge)?,
-            pool: Pool::reserve(most)?,
+            pool: Pool::reserve(most, shape.huge)?,
             count: CachePadded(AtomicU64::new(BUCKETS_MIN)),
             growing: CachePadded(AtomicU64::new(0)),
             bytes: CachePadded(AtomicU64::new(first_bytes)),

@@ -28,9 +28,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn reserve(buckets: u64) -> Result<Pool, MediaError> {
+    pub(super) fn reserve(buckets: u64, huge: bool) -> Result<Pool, MediaError> {
         Ok(Pool {
-            memory: Memory::reserve(buckets, false)?,
+            memory: Memory::reserve(buckets, huge)?,
             lock: CachePadded(AtomicU32::new(0)),
             free: AtomicU32::new(NONE),
             fresh: AtomicU32::new(0),
