@@ -23,7 +23,7 @@ use crate::config::Eviction;
 use crate::header::State;
 use crate::items::Items;
 use crate::segment::Queue;
-use crate::space;
+use crate::space::{self, Space};
 use crate::walk::Walk;
 use arrayvec::ArrayVec;
 use nyx_gate::Lane;
@@ -109,18 +109,16 @@ impl Eviction {
     pub(crate) fn plan(
         self,
         items: &Items,
-        space: &space::State,
+        space: &Space,
         lane: &mut Lane<'_>,
         cursor: u32,
     ) -> Option<Plan> {
-        let queue = match self {
-            Eviction::S3Fifo => next_queue(space),
-            _ => Queue::Main,
-        };
-        let oldest = space.oldest(queue)?;
+        // The lock is given back before any item is looked at.
+        let (queue, victims) = self.victims(items, &space.lock())?;
+        let oldest = victims[0];
         let whole = u64::from(items.segments.at(oldest).live_bytes());
         let mut plan = Plan {
-            victims: [oldest].into_iter().collect(),
+            victims,
             keep: Keep::Nothing,
             into: Queue::Main,
             keep_bytes: whole * KEEP_EIGHTHS / 8,
@@ -136,7 +134,6 @@ impl Eviction {
             }
             (Eviction::Lfu, _) => Keep::UsedMore(median_uses(items, lane, cursor), Counter::Half),
             (Eviction::Merge, _) => {
-                plan.victims = successive(items, space, oldest);
                 // One segment of values and its keys may stay of all of them, or less of fewer.
                 plan.keep_bytes = plan.victims.iter().fold(0, |sum, &victim| {
                     sum + u64::from(items.segments.at(victim).live_bytes()) / MERGE_SEGMENTS as u64
@@ -145,6 +142,24 @@ impl Eviction {
             }
         };
         Some(plan)
+    }
+
+    /// The queue to evict from and the segments to empty, oldest first.
+    fn victims(
+        self,
+        items: &Items,
+        space: &space::State,
+    ) -> Option<(Queue, ArrayVec<u32, MERGE_SEGMENTS>)> {
+        let queue = match self {
+            Eviction::S3Fifo => next_queue(space),
+            _ => Queue::Main,
+        };
+        let oldest = space.oldest(queue)?;
+        let victims = match self {
+            Eviction::Merge => successive(items, space, oldest),
+            _ => [oldest].into_iter().collect(),
+        };
+        Some((queue, victims))
     }
 }
 

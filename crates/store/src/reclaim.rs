@@ -124,13 +124,8 @@ impl Reclaimer {
                 return Step::Wait;
             }
         }
-        let plan = {
-            let space = store.space.lock();
-            store
-                .config()
-                .eviction
-                .plan(&store.items, &space, hand.lane, self.cursor)
-        };
+        let eviction = store.config.eviction;
+        let plan = eviction.plan(&store.items, &store.space, hand.lane, self.cursor);
         let Some(plan) = plan else {
             return Step::Nothing;
         };
