@@ -1,6 +1,6 @@
 //! The classic commands that change something: stores, `delete`, `incr`, `decr`, `touch`,
-//! `flush_all`. The gate is asked before a command that writes to the device; a delete or a touch of
-//! an item in the split layout writes only DRAM and passes.
+//! `flush_all`. The gate is asked before a command that writes to the device; a delete or a touch
+//! of an item in the split layout writes only DRAM and passes.
 
 use crate::engine::{Cx, Step};
 use nyx_base::UnixSeconds;

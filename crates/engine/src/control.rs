@@ -1,8 +1,8 @@
-//! The tick: accounts in, policy, budgets out. Data and control meet in a few cache lines per tenant
-//! and nowhere else.
+//! The tick: accounts in, policy, budgets out. Data and control meet in a few cache lines per
+//! tenant and nowhere else.
 //!
-//! If ticks stop (a stalled or crashed controller) the last budgets stay in force: limits go on to be
-//! kept, because leases are computed from time and not handed out by ticks.
+//! If ticks stop (a stalled or crashed controller) the last budgets stay in force: limits go on to
+//! be kept, because leases are computed from time and not handed out by ticks.
 
 use crate::engine::Engine;
 use nyx_base::{DevicePs, Instant, Nanos};

@@ -1,8 +1,8 @@
 //! Runs: tenants, their budgets and their commands. What the NyxCache paper calls the controller
 //! (section 3.1) and the cache instances that it governs.
 //!
-//! What it never does: open a socket, start a thread, read a clock, draw a random number. The server
-//! drives it from threads, the simulator from a loop; both run the very same code.
+//! What it never does: open a socket, start a thread, read a clock, draw a random number. The
+//! server drives it from threads, the simulator from a loop; both run the very same code.
 //!
 //! The road of a command through it: [`Engine::request`] binds a parsed command to its tenant and
 //! hashes its key, the `warm_*` calls bring what it will touch near, [`Engine::execute`] does it. A

@@ -1,7 +1,7 @@
 //! What a tenant may use of a device, as exact leased budgets.
 //!
-//! The controller writes a [`Limit`]; the workers of the tenant *lease* small amounts of device time
-//! from the budget and spend them without looking again. Because a worker checks its own lease
+//! The controller writes a [`Limit`]; the workers of the tenant *lease* small amounts of device
+//! time from the budget and spend them without looking again. Because a worker checks its own lease
 //! before every access, the limit is exact at any moment and cannot be gamed by loading the last
 //! tick of an epoch, as the paper's Algorithm 1 can (there a 5 % tenant may exceed its limit by a
 //! fifth, every epoch). The paper's behaviour stays available through [`Budget::set_delay`].
@@ -15,7 +15,8 @@
 //! *Thread safety*: all methods take `&self` and may be called from any thread.
 //!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
-//! forward by what is taken and back by what is given back, so that tokens are neither lost nor made.
+//! forward by what is taken and back by what is given back, so that tokens are neither lost nor
+//! made.
 
 use nyx_base::{CachePadded, DevicePs, Instant, Nanos};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -69,10 +70,10 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The default shape of a limit: remember up to a quarter second, catch up at 0.3 % of the device above
-    /// the limit, and let no burst be longer than 0.6 ms of device time. In any 100 ms that makes
-    /// 0.9 % of the device above the limit at most; the last 0.1 % is for leases and the access that
-    /// overdraws one, so that the promise is: limit + 1 % of the device in any 100 ms.
+    /// The default shape of a limit: remember up to a quarter second, catch up at 0.3 % of the
+    /// device above the limit, and let no burst be longer than 0.6 ms of device time. In any 100 ms
+    /// that makes 0.9 % of the device above the limit at most; the last 0.1 % is for leases and the
+    /// access that overdraws one, so that the promise is: limit + 1 % of the device in any 100 ms.
     pub fn sustained(rate: Rate) -> Limit {
         Limit {
             sustained: rate,

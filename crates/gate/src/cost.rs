@@ -44,8 +44,8 @@ impl CostTable {
         }
     }
 
-    /// A table without prices, where nothing is limited: accounts count operations and bytes, and no
-    /// device time.
+    /// A table without prices, where nothing is limited: accounts count operations and bytes, and
+    /// no device time.
     pub fn unpriced() -> CostTable {
         CostTable {
             read: [DevicePs::ZERO; STEPS],

@@ -25,7 +25,8 @@ pub struct Seen {
 /// it, so a controller that stops leaves the last safe limits standing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
-    /// Device time per second that the tenant may use, enforced by exact leases; `None` is no limit.
+    /// Device time per second that the tenant may use, enforced by exact leases; `None` is no
+    /// limit.
     pub rate: Option<DevicePs>,
     /// What a byte costs of `rate`, where bytes and not device time count (the `bytes` baseline).
     pub byte_price: Option<DevicePs>,

@@ -2,8 +2,8 @@
 //! up and keeps nothing, so it is the limit of what any server on this loop can reach, and what the
 //! speed of a real one is measured against.
 //!
-//! A `set` is parsed as far as it takes to skip its data, and answered `STORED`, so that a generator
-//! can fill it as it fills a real server.
+//! A `set` is parsed as far as it takes to skip its data, and answered `STORED`, so that a
+//! generator can fill it as it fills a real server.
 
 use crate::group::{Conns, Group, Process};
 use nyx_base::Now;

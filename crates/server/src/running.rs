@@ -289,7 +289,8 @@ impl Acceptor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if is_passing(&error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    // Out of descriptors: wait for some to be closed instead of asking again at once.
+                    // Out of descriptors: wait for some to be closed instead of asking again at
+                    // once.
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => return Err(error),

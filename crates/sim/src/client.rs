@@ -1,8 +1,8 @@
-//! A closed-loop client that talks to an engine without a socket: uniform random keys, values of one
-//! size, gets and in-place replaces, as in NyxCache section 4 ("Synthetic Workloads").
+//! A closed-loop client that talks to an engine without a socket: uniform random keys, values of
+//! one size, gets and in-place replaces, as in NyxCache section 4 ("Synthetic Workloads").
 //!
-//! What it never does: read a clock or wait. The driver - virtual or real - hands the time in and is
-//! told when to come again. A held request is asked again, never dropped.
+//! What it never does: read a clock or wait. The driver - virtual or real - hands the time in and
+//! is told when to come again. A held request is asked again, never dropped.
 
 use nyx_base::{Instant, Now, Rng, TenantId};
 use nyx_engine::{Binding, Engine, Outcome, Request, Session, Worker};

@@ -4,7 +4,8 @@
 //!
 //! * [`workload`]: what clients ask for, generated or recorded.
 //! * [`client`]: a closed-loop client of an engine, without a socket.
-//! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is theirs.
+//! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is
+//!   theirs.
 
 pub mod client;
 pub mod clock;

@@ -1,5 +1,5 @@
-//! A scenario in virtual time: one modelled device, some tenants, closed-loop clients, a policy. The
-//! engine is the server's own; only the clock and the waiting are virtual.
+//! A scenario in virtual time: one modelled device, some tenants, closed-loop clients, a policy.
+//! The engine is the server's own; only the clock and the waiting are virtual.
 //!
 //! Each client is a worker with a time of its own; the driver always runs the one that is furthest
 //! behind. The same seed gives the same trace, on any machine. Numbers from here are *simulated*.

@@ -15,7 +15,7 @@ use std::time::Duration;
   nyx serve --config config/nyx.toml     devices, tenants and policy from a file
   NYX_WORKERS=4 nyx serve                any knob from the environment (see `nyx knobs`)
 
-Try it:  printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
+Try it:  printf 'set a 0 0 5\\r\\nhello\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
 SIGINT or SIGTERM stops, SIGHUP reads the users' files again.")]
 pub struct Args {
     /// What to serve.

@@ -76,8 +76,8 @@ pub(super) fn policy(config: &Config, devices: &[Arc<Device>]) -> Box<dyn Policy
     }
 }
 
-/// What a limit would be as a bandwidth: the bytes that 4 KiB reads move in that device time, as the
-/// paper defines it (section 4.2: 1.25 M 4-KB loads/s are 5 GB/s).
+/// What a limit would be as a bandwidth: the bytes that 4 KiB reads move in that device time, as
+/// the paper defines it (section 4.2: 1.25 M 4-KB loads/s are 5 GB/s).
 fn bytes_per_s(limit: DevicePs, device: &Device) -> f64 {
     limit.0 as f64 / device.cost.price(Op::Read, 4096).0 as f64 * 4096.0
 }

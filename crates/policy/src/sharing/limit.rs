@@ -1,10 +1,11 @@
-//! Resource limit (NyxCache section 3.4, Algorithm 1): no tenant uses more of the device than it was
-//! assigned, whatever the pattern of its accesses.
+//! Resource limit (NyxCache section 3.4, Algorithm 1): no tenant uses more of the device than it
+//! was assigned, whatever the pattern of its accesses.
 //!
-//! [`Leased`] is the default: the limit is handed to the gate, which leases it out exactly. [`Paper`]
-//! is Algorithm 1 as printed: an epoch of 100 ticks of 10 ms; a tenant found above its assignment at
-//! a tick is held until the epoch ends. Its overshoot is up to a tick of the *device* in each epoch,
-//! not of the limit, and the tenant may stand still for most of a second; it is kept to reproduce.
+//! [`Leased`] is the default: the limit is handed to the gate, which leases it out exactly.
+//! [`Paper`] is Algorithm 1 as printed: an epoch of 100 ticks of 10 ms; a tenant found above its
+//! assignment at a tick is held until the epoch ends. Its overshoot is up to a tick of the *device*
+//! in each epoch, not of the limit, and the tenant may stand still for most of a second; it is kept
+//! to reproduce.
 
 use crate::{Delay, Policy, Seen, Want};
 use nyx_base::{DevicePs, Instant, Nanos};
