@@ -91,7 +91,9 @@ pub(crate) struct Conn {
     pub(crate) held: bool,
     /// It was held and had its turn again since.
     pub(crate) released: bool,
-    /// The client will send no more.
+    /// The client sends no more, but there may be bytes of it to read.
+    pub(crate) ending: bool,
+    /// All that the client sent is read.
     pub(crate) eof: bool,
     /// Close as soon as the output is written.
     pub(crate) closing: bool,
@@ -113,6 +115,7 @@ impl Conn {
             queued: false,
             held: false,
             released: false,
+            ending: false,
             eof: false,
             closing: false,
             heard_s: now_s,

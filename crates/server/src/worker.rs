@@ -11,6 +11,7 @@ use crate::held::{ConnId, Held};
 use crate::listen::Stream;
 use crate::shared::Shared;
 use crate::timer::Timer;
+use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
 use nyx_base::{Clock, Instant, Nanos, Now, UnixSeconds};
 use nyx_engine::Session;
@@ -140,7 +141,7 @@ impl WorkerLoop {
                 match event.token() {
                     WAKE => self.adopt(now),
                     TIMER => {}
-                    Token(slot) => self.touched(slot, event.is_readable(), event.is_writable()),
+                    Token(slot) => self.touched(slot, event),
                 }
             }
             self.release(now);
@@ -191,12 +192,15 @@ impl WorkerLoop {
     }
 
     /// An event: the socket has something for us, or takes something again.
-    fn touched(&mut self, slot: usize, readable: bool, writable: bool) {
+    fn touched(&mut self, slot: usize, event: &Event) {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
-        conn.readable |= readable;
-        if writable && conn.out.is_some() {
+        conn.readable |= event.is_readable();
+        // The end may come with the last bytes and has no event of its own then: the socket is to
+        // be read until it says so itself.
+        conn.ending |= event.is_read_closed();
+        if event.is_writable() && conn.out.is_some() {
             self.resume_output(slot);
         }
         self.enqueue(slot);
@@ -315,7 +319,9 @@ impl WorkerLoop {
         let len = input.bytes().len();
         conn.swallow = member.cursor.saturating_sub(len);
         input.consume(member.cursor.min(len));
-        conn.need = member.need.unwrap_or(0);
+        // What is needed for the last request does not matter while one before it is to be executed.
+        let stopped = member.stop.is_some();
+        conn.need = member.need.filter(|_| !stopped).unwrap_or(0);
         match input.is_empty() {
             true => self.pool.take_input(input),
             false => conn.input = Some(input),
@@ -327,7 +333,7 @@ impl WorkerLoop {
             self.held.hold(tenant, id, until, now.mono, first);
         }
         conn.released = false;
-        let starved = member.need.is_some() || conn.input.is_none();
+        let starved = (member.need.is_some() && !stopped) || conn.input.is_none();
         let figures = &self.shared.workers[self.index];
         match send(conn, self.poll.registry(), slot, &mut out) {
             Ok(n) => figures.bytes_written.add(n as u64),
@@ -418,7 +424,7 @@ fn receive(conn: &mut Conn, input: &mut Input) -> io::Result<usize> {
             Ok(0)
         }
         Ok(n) => {
-            conn.readable = n == asked;
+            conn.readable = n == asked || conn.ending;
             input.filled(n);
             let dropped = conn.swallow.min(input.bytes().len());
             input.consume(dropped);
