@@ -8,10 +8,13 @@ use crate::cmd::bench::deliver;
 use crate::load::LoadError;
 use crate::load::address::{Address, Login};
 use crate::load::duration;
+use crate::load::engine::EngineTarget;
 use crate::load::replay::{Manner, SocketTarget, Target};
 use crate::load::report::{self, Done, EVIDENCE, fixed, percent, table};
+use nyx_base::Bytes;
 use nyx_sim::workload::Op;
 use nyx_sim::workload::trace::{Format, Reader, Request};
+use nyx_store::Eviction;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -38,7 +41,8 @@ Examples:
   nyx replay --speed 10 --server unix:/run/nyx.sock cluster52.csv
                                                      ten times as fast as it was recorded
   nyx replay --flush --server lru=127.0.0.1:11211 --server s3=127.0.0.1:11212 web.trace.xz
-                                                     one table for several servers or tenants"
+                                                     one table for several servers or tenants
+  nyx replay --engine 64MiB --as-gets web.trace.xz   miss ratio of every eviction policy"
 )]
 pub struct Args {
     /// Traces, played one after the other.
@@ -48,6 +52,18 @@ pub struct Args {
     /// if you like. Give it once for each server [default: 127.0.0.1:11211].
     #[arg(short, long, value_name = "[NAME=]ADDRESS", value_parser = named)]
     server: Vec<Named>,
+    /// Play into a cache of this size in this process instead, without sockets: once for each
+    /// eviction policy.
+    #[arg(long, value_name = "SIZE", conflicts_with = "server")]
+    engine: Option<Bytes>,
+    /// The eviction policies of --engine: fifo, lru, lfu, s3-fifo, merge [default: all].
+    #[arg(
+        long,
+        value_name = "POLICY",
+        value_delimiter = ',',
+        requires = "engine"
+    )]
+    eviction: Vec<Eviction>,
     /// Log in by memcached's ASCII authentication.
     #[arg(long, value_name = "USER:PASSWORD")]
     login: Option<Login>,
@@ -159,30 +175,11 @@ struct Replay {
 
 /// Plays every trace against every server, and prints what came out.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let here = named("127.0.0.1:11211").map_err(Failure::usage)?;
-    let servers = if args.server.is_empty() {
-        vec![here]
-    } else {
-        args.server.clone()
-    };
     let mut runs = Vec::new();
     for trace in &args.traces {
-        for server in &servers {
-            if args.flush {
-                flush(&args, server)?;
-            }
-            let manner = Manner {
-                address: server.address.clone(),
-                login: args.login.clone(),
-                prefix: args.prefix.clone(),
-                connections: args.connections as usize,
-                depth: args.depth as usize,
-                busy_poll: args.busy_poll,
-                verify: args.verify,
-                stall: args.stall,
-            };
-            let mut target = SocketTarget::new(manner)?;
-            runs.push(play(&args, trace, &server.name, &mut target)?);
+        match args.engine {
+            Some(size) => play_into_engines(&args, trace, size, &mut runs)?,
+            None => play_against_servers(&args, trace, &mut runs)?,
         }
     }
     let text = text(&runs);
@@ -192,6 +189,57 @@ pub fn run(args: Args) -> Result<(), Failure> {
         runs,
     };
     deliver(args.json.as_deref(), &report::json(&replay), &text)
+}
+
+fn play_into_engines(
+    args: &Args,
+    trace: &Path,
+    size: Bytes,
+    runs: &mut Vec<Played>,
+) -> Result<(), Failure> {
+    let all = Eviction::ALL;
+    let chosen = if args.eviction.is_empty() {
+        &all[..]
+    } else {
+        &args.eviction
+    };
+    for &eviction in chosen {
+        let mut target = EngineTarget::new(size, eviction)?;
+        runs.push(play(
+            args,
+            trace,
+            &format!("{eviction} {size}"),
+            &mut target,
+        )?);
+    }
+    Ok(())
+}
+
+fn play_against_servers(args: &Args, trace: &Path, runs: &mut Vec<Played>) -> Result<(), Failure> {
+    let here = [named("127.0.0.1:11211").map_err(Failure::usage)?];
+    let servers = if args.server.is_empty() {
+        &here[..]
+    } else {
+        &args.server
+    };
+    for server in servers {
+        if args.flush {
+            flush(args, server)?;
+        }
+        let manner = Manner {
+            address: server.address.clone(),
+            login: args.login.clone(),
+            prefix: args.prefix.clone(),
+            connections: args.connections as usize,
+            depth: args.depth as usize,
+            busy_poll: args.busy_poll,
+            verify: args.verify,
+            stall: args.stall,
+        };
+        let mut target = SocketTarget::new(manner)?;
+        runs.push(play(args, trace, &server.name, &mut target)?);
+    }
+    Ok(())
 }
 
 fn flush(args: &Args, server: &Named) -> Result<(), Failure> {

@@ -13,10 +13,12 @@
 //! * [`plan`]: a run, described; [`run`]: made, by [`worker`] threads that play [`stream`]s and
 //!   [`shared`] the phase; [`tally`]: what is counted.
 //! * [`cpu`]: CPU time of a server, pinning; [`pair`]: servers compared in interleaved rounds.
-//! * [`report`]: tables and JSON; [`replay`]: traces instead of generators.
+//! * [`report`]: tables and JSON; [`replay`]: traces instead of generators, against a server or,
+//!   through [`engine`], in this process.
 
 pub(crate) mod address;
 pub(crate) mod cpu;
+pub(crate) mod engine;
 pub(crate) mod link;
 pub(crate) mod pair;
 pub(crate) mod plan;
