@@ -14,6 +14,9 @@ const ASK_AGAIN: Nanos = Nanos::from_millis(1);
 struct Queue {
     until: Option<Instant>,
     conns: VecDeque<ConnId>,
+    /// How many stand at the front that came back without having had their part. The next one that
+    /// does goes behind them, so that all keep their order.
+    came_back: usize,
 }
 
 /// The held connections of one worker.
@@ -47,9 +50,10 @@ impl Held {
         // The newest answer of the gate counts: it knows what was used since.
         queue.until = Some(until);
         if first {
-            queue.conns.push_front(conn)
+            queue.conns.insert(queue.came_back, conn);
+            queue.came_back += 1;
         } else {
-            queue.conns.push_back(conn)
+            queue.conns.push_back(conn);
         }
         self.len += 1;
     }
@@ -76,6 +80,7 @@ impl Held {
             }
             let n = queue.conns.len().min(limit);
             into.extend(queue.conns.drain(..n));
+            queue.came_back = 0;
             self.len -= n;
             if queue.conns.is_empty() {
                 queue.until = None;
@@ -115,6 +120,24 @@ mod tests {
             "who was served first keeps its place"
         );
         assert_eq!((held.len(), held.next()), (0, Instant::NEVER));
+    }
+
+    #[test]
+    fn who_comes_back_empty_handed_keeps_its_place() {
+        let mut held = Held::default();
+        for slot in 1..=4 {
+            held.hold(A, (slot, 0), Instant(100), NOW, false);
+        }
+        let mut due = Vec::new();
+        held.take_due(Instant(100), 3, &mut due);
+        assert_eq!(due, [(1, 0), (2, 0), (3, 0)]);
+        // The first had its part and holds another request; the others could not go on.
+        held.hold(A, (1, 0), Instant(120), NOW, false);
+        held.hold(A, (2, 0), Instant(120), NOW, true);
+        held.hold(A, (3, 0), Instant(120), NOW, true);
+        due.clear();
+        held.take_due(Instant(120), 3, &mut due);
+        assert_eq!(due, [(2, 0), (3, 0), (4, 0)]);
     }
 
     #[test]

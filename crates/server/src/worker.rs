@@ -417,6 +417,10 @@ impl WorkerLoop {
 fn receive(conn: &mut Conn, input: &mut Input) -> io::Result<usize> {
     let room = input.room(conn.need);
     let asked = room.len();
+    if asked == 0 {
+        // Full of requests that have to wait: what else there is to read stays where it is.
+        return Ok(0);
+    }
     match conn.stream.recv(room) {
         Ok(0) => {
             conn.eof = true;
