@@ -204,7 +204,7 @@ fn play_into_engines(
         &args.eviction
     };
     for &eviction in chosen {
-        let mut target = EngineTarget::new(size, eviction)?;
+        let mut target = EngineTarget::new(size, eviction, args.value_len_max)?;
         runs.push(play(
             args,
             trace,

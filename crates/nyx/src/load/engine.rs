@@ -18,12 +18,10 @@ use nyx_proto::response::{Parse, parse};
 use nyx_proto::{Command, Exptime, Get, Out, Store, StoreVerb};
 use nyx_sim::workload::trace::Request;
 use nyx_sim::workload::{Op, Values, keys};
-use nyx_store::{Eviction, Layout};
+use nyx_store::{Eviction, Layout, StoreConfig};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Values longer than this are not played: it is what a segment holds by default.
-const ITEM_LEN_MAX: u32 = 1 << 20;
 /// Seeds the hash of keys, fixed so that runs repeat.
 const HASH_SEED: u64 = 1;
 /// Stores between two rounds of housekeeping.
@@ -43,10 +41,15 @@ pub(crate) struct EngineTarget {
 }
 
 impl EngineTarget {
-    /// An empty cache of `size` under `eviction`.
-    pub(crate) fn new(size: Bytes, eviction: Eviction) -> Result<EngineTarget, Failure> {
+    /// An empty cache of `size` under `eviction`, for values of up to `value_len_max` bytes.
+    pub(crate) fn new(
+        size: Bytes,
+        eviction: Eviction,
+        value_len_max: u32,
+    ) -> Result<EngineTarget, Failure> {
+        let segment_bytes = StoreConfig::segment_bytes_for(size.0, value_len_max);
         let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::Os, error.to_string());
-        let medium = Mapped::anonymous(size.0.next_multiple_of(u64::from(ITEM_LEN_MAX)))
+        let medium = Mapped::anonymous(size.0.next_multiple_of(u64::from(segment_bytes)))
             .map_err(|error| refused(&error))?;
         let device = Device {
             name: "replay".into(),
@@ -57,8 +60,8 @@ impl EngineTarget {
             name: eviction.to_string(),
             device: 0,
             size,
-            segment_bytes: ITEM_LEN_MAX,
-            item_len_max: ITEM_LEN_MAX,
+            segment_bytes,
+            item_len_max: value_len_max,
             eviction,
             layout: Layout::Split,
             hold: HoldAction::Delay,
