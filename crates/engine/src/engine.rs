@@ -42,6 +42,9 @@ pub enum Outcome {
         /// When to ask again; [`Instant::NEVER`] means when the controller has ticked.
         until: Instant,
     },
+    /// The answer is as long as a driver should have to hold: execute the same request again when
+    /// what there is of it has been sent.
+    Full,
     /// Close the connection once its output is written.
     Close,
     /// The driver is to answer statistics: see [`crate::stats`].

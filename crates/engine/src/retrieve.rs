@@ -14,6 +14,9 @@ use nyx_store::{Item, KeyHash};
 /// How many keys of a multiget are looked up together: enough to hide a memory access behind the
 /// others', few enough to stay in the first cache.
 const WINDOW: usize = 16;
+/// A multiget that has answered this many bytes goes on when they are sent: a line of keys can ask
+/// for a thousand times the memory that it takes.
+const PART_BYTES: usize = 1 << 20;
 
 /// A key of a multiget and its place in the request, from 1.
 struct Wanted<'a> {
@@ -42,8 +45,8 @@ impl Engine {
         conclude(tenant, step, out)
     }
 
-    /// Keys may belong to several tenants; where one must wait, the request waits and later goes on
-    /// with the key at which it stopped.
+    /// Keys may belong to several tenants; where one must wait, or the answer grows long, the request
+    /// waits and later goes on with the key at which it stopped.
     pub(crate) fn get_many(
         &self,
         worker: &mut Worker,
@@ -57,6 +60,7 @@ impl Engine {
             .zip(1u32..)
             .skip(session.keys_done as usize)
             .peekable();
+        let before = out.len();
         while keys.peek().is_some() {
             let mut window: ArrayVec<Wanted<'_>, WINDOW> = ArrayVec::new();
             for (key, place) in keys.by_ref().take(WINDOW) {
@@ -75,6 +79,9 @@ impl Engine {
             }
             self.warm_window(worker, &window);
             for wanted in &window {
+                if out.len() - before >= PART_BYTES {
+                    return Outcome::Full;
+                }
                 let mut cx = self.cx(worker, wanted.tenant, now);
                 let step = cx.get(get, wanted.key, wanted.hash, out);
                 if step != Step::Done {

@@ -211,6 +211,41 @@ fn the_longest_item_is_each_tenants_own() {
 }
 
 #[test]
+fn a_long_answer_comes_in_parts_of_bounded_length() {
+    let long = TenantConfig {
+        segment_bytes: 1 << 20,
+        item_len_max: 300_000,
+        ..roomy("long")
+    };
+    let mut rig = Rig::new(vec![long]);
+    let mut session = rig.to(0);
+    let value = "v".repeat(300_000);
+    let set = format!("set k 0 0 300000\r\n{value}\r\n");
+    assert_eq!(rig.say(&mut session, &set), "STORED\r\n");
+    let request = format!("get{}\r\n", " k none".repeat(40));
+    let mut out = Out::new();
+    let mut answer = Vec::new();
+    let parts = 1 + std::iter::repeat_with(|| {
+        let outcome = rig.try_once(&mut session, request.as_bytes(), &mut out);
+        assert!(out.len() < (1 << 20) + 301_000, "{} B at once", out.len());
+        answer.extend_from_slice(out.pending());
+        out.consume(out.len());
+        outcome
+    })
+    .take_while(|outcome| *outcome == Outcome::Full)
+    .count();
+    let want = format!("VALUE k 0 300000\r\n{value}\r\n").repeat(40) + "END\r\n";
+    assert!(
+        answer == want.as_bytes(),
+        "{} B of {}",
+        answer.len(),
+        want.len()
+    );
+    // Four values are a part; the end is one of its own.
+    assert_eq!(parts, 11);
+}
+
+#[test]
 fn commands_that_end_a_connection_or_the_process_are_the_drivers() {
     let mut rig = three();
     let mut out = Out::new();

@@ -131,6 +131,11 @@ impl EngineWork {
                 member.stop = Some(Stop::Held { tenant, until });
                 member.cursor = entry.at;
             }
+            Outcome::Full => {
+                member.stop = Some(Stop::Full);
+                member.cursor = entry.at;
+                member.progressed = true;
+            }
             Outcome::Close => member.stop = Some(Stop::Closing),
             Outcome::Stats | Outcome::Shutdown => {
                 self.ask_process(entry, conn, out);
