@@ -262,7 +262,7 @@ impl Acceptor {
     }
 
     fn accept_all(&mut self, at: usize) -> io::Result<()> {
-        loop {
+        while !self.shared.is_stopping() {
             let (listener, door) = &self.listeners[at];
             match listener.accept() {
                 Ok(mut stream) => {
@@ -296,6 +296,7 @@ impl Acceptor {
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 }
 
