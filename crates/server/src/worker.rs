@@ -319,7 +319,7 @@ impl WorkerLoop {
         let len = input.bytes().len();
         conn.swallow = member.cursor.saturating_sub(len);
         input.consume(member.cursor.min(len));
-        // What is needed for the last request does not matter while one before it is to be executed.
+        // What the last request needs does not matter while one before it is to be executed.
         let stopped = member.stop.is_some();
         conn.need = member.need.filter(|_| !stopped).unwrap_or(0);
         match input.is_empty() {
