@@ -125,10 +125,14 @@ fn bind_tcp(address: &SocketAddr, backlog: u32) -> io::Result<Listener> {
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Listener> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     if std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::from(io::ErrorKind::AddrInUse));
+        match std::os::unix::net::UnixStream::connect(path) {
+            // Bound by somebody who is gone: the only one that is nobody's.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            Err(error) => return Err(error),
+            Ok(_) => return Err(io::Error::from(io::ErrorKind::AddrInUse)),
         }
-        std::fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

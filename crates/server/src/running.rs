@@ -300,7 +300,8 @@ impl Acceptor {
     }
 }
 
-/// Whether an error of `accept` concerns one connection, or will pass.
+/// Whether an error of `accept` concerns one connection, or will pass: what accept(2) names, network
+/// errors of the new connection among them.
 fn is_passing(error: &io::Error) -> bool {
     let passing_errno = [
         rustix::io::Errno::MFILE,
@@ -310,6 +311,14 @@ fn is_passing(error: &io::Error) -> bool {
         rustix::io::Errno::CONNABORTED,
         rustix::io::Errno::PROTO,
         rustix::io::Errno::PERM,
+        rustix::io::Errno::NETDOWN,
+        rustix::io::Errno::NETUNREACH,
+        rustix::io::Errno::HOSTDOWN,
+        rustix::io::Errno::HOSTUNREACH,
+        rustix::io::Errno::NONET,
+        rustix::io::Errno::NOPROTOOPT,
+        rustix::io::Errno::OPNOTSUPP,
+        rustix::io::Errno::TIMEDOUT,
     ];
     error.kind() == ErrorKind::Interrupted
         || passing_errno

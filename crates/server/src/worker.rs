@@ -397,7 +397,9 @@ impl WorkerLoop {
         };
         for slot in self.conns.slots() {
             let silent = self.conns.get_mut(slot).is_some_and(|conn| {
-                !conn.held && now.unix.0.saturating_sub(conn.heard_s) > limit_s
+                // Who is on the ready list has something to do; its slot must not change hands.
+                let busy = conn.held || conn.queued;
+                !busy && now.unix.0.saturating_sub(conn.heard_s) > limit_s
             });
             if silent {
                 self.close(slot);

@@ -11,7 +11,7 @@ use nyx_server::{Address, Door, ServerError};
 use rig::{Client, Server, config, door, engine, tenant, until};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 
 fn serve(doors: Vec<Door>) -> Result<Server, ServerError> {
@@ -97,13 +97,18 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_taken_over() {
 }
 
 #[test]
-fn what_is_no_socket_is_never_removed() {
+fn what_is_not_ours_is_never_removed() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("precious");
     std::fs::write(&path, "data").expect("a file");
     let (kind, _) = refusal(vec![unix(&path)]);
     assert_eq!(kind, ErrorKind::AddrInUse);
     assert_eq!(std::fs::read(&path).expect("the file"), b"data");
+    // A socket of another kind, in use, is not dead because it does not take our call.
+    let datagrams = dir.path().join("datagrams");
+    let _bound = UnixDatagram::bind(&datagrams).expect("a socket");
+    refusal(vec![unix(&datagrams)]);
+    assert!(datagrams.exists());
     let (kind, _) = refusal(vec![unix(&dir.path().join("none").join("nyx.sock"))]);
     assert_eq!(kind, ErrorKind::NotFound);
 }
