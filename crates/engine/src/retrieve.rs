@@ -45,8 +45,8 @@ impl Engine {
         conclude(tenant, step, out)
     }
 
-    /// Keys may belong to several tenants; where one must wait, or the answer grows long, the request
-    /// waits and later goes on with the key at which it stopped.
+    /// Keys may belong to several tenants; where one must wait, or the answer grows long, the
+    /// request waits and later goes on with the key at which it stopped.
     pub(crate) fn get_many(
         &self,
         worker: &mut Worker,

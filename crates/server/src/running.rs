@@ -300,8 +300,8 @@ impl Acceptor {
     }
 }
 
-/// Whether an error of `accept` concerns one connection, or will pass: what accept(2) names, network
-/// errors of the new connection among them.
+/// Whether an error of `accept` concerns one connection, or will pass: what accept(2) names,
+/// network errors of the new connection among them.
 fn is_passing(error: &io::Error) -> bool {
     let passing_errno = [
         rustix::io::Errno::MFILE,

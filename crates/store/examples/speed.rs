@@ -237,7 +237,7 @@ fn speed(millions: u64) {
         let one = measure(&rig, items, 1, set_percent);
         let two = measure(&rig, items, 2, set_percent);
         println!(
-            "  {name:<14} wall: {:6.2} by 1 thread, {:6.2} by 2  per CPU-second: {:6.2}, {:6.2} each",
+            "  {name:<14} wall: {:6.2} by 1 thread, {:6.2} by 2  per CPU-second: {:6.2}, {:6.2}",
             one.wall, two.wall, one.cpu, two.cpu
         );
     }

@@ -58,8 +58,8 @@ impl Plan {
 }
 
 impl StoreConfig {
-    /// The segment size for a budget of `size` bytes and values of up to `item_len_max` bytes: 1 MiB
-    /// where that makes 64 segments or more, else less, but never less than the
+    /// The segment size for a budget of `size` bytes and values of up to `item_len_max` bytes: 1
+    /// MiB where that makes 64 segments or more, else less, but never less than the
     /// longest value.
     pub fn segment_bytes_for(size: u64, item_len_max: u32) -> u32 {
         let share = (size / SEGMENTS_WANTED).clamp(1, u64::from(SEGMENT_BYTES_USUAL));

@@ -7,7 +7,7 @@
 //! * [`stage`]: the engine, its device and its clock.
 //! * [`cast`]: the tenants and the acts. [`crew`]: the threads that play them.
 //! * [`scores`]: what is measured. [`words`]: the same as sentences. [`layout`]: as lines.
-//! * [`screen`]: a terminal. [`show`]: the show from its beginning to its end.
+//! * [`screen`]: a terminal. [`mod@show`]: the show from its beginning to its end.
 
 mod cast;
 mod crew;

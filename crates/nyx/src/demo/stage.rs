@@ -180,7 +180,12 @@ mod tests {
     #[test]
     fn memory_has_no_model_to_be_busy() {
         let unpriced = CostTable::unpriced();
-        let stage = Stage::new(Medium::Memory(&unpriced), &[("a", load()), ("b", load())], 1).expect("memory");
+        let stage = Stage::new(
+            Medium::Memory(&unpriced),
+            &[("a", load()), ("b", load())],
+            1,
+        )
+        .expect("memory");
         assert_eq!(stage.engine.tenants().len(), 2);
         assert_eq!(stage.busy(), DevicePs::ZERO);
     }

@@ -1,7 +1,8 @@
 //! A trace played straight into an engine in this process: no sockets, one worker, the trace's own
 //! order and its own time, so that miss ratios depend on the trace and the eviction policy alone.
 //!
-//! What it never does: limit, price or delay anything. Latencies are the engine's, without a network.
+//! What it never does: limit, price or delay anything. Latencies are the engine's, without a
+//! network.
 
 use super::LoadError;
 use super::link::{Ask, Outcome};
