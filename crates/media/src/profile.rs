@@ -2,7 +2,8 @@
 //! (NyxCache section 3.3, figure 3). 1/MaxIOPS is the price of an operation, so this file is what
 //! makes a device chargeable.
 //!
-//! * [`mod@measure`]: over any medium, in real time. [`mod@simulate`]: of a device model, in virtual time.
+//! * [`mod@measure`]: over any medium, in real time. [`mod@simulate`]: of a device model, in
+//!   virtual time.
 //! * [`Profile::load`] and [`Profile::save`]: the file; its fields are `docs/format.md`, "Profile".
 //! * [`Profile::check`]: whether a profile is of this device. [`RateCard`]: prices for people.
 //!
