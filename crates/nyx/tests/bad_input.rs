@@ -1,6 +1,6 @@
 //! The real binary where its surroundings are wrong: a bad configuration, a full disk, data files
-//! that are foreign, damaged, too small or taken, a port in use. Each has its exit code and a message
-//! that names the culprit, and nothing that was there before is changed.
+//! that are foreign, damaged, too small or taken, a port in use. Each has its exit code and a
+//! message that names the culprit, and nothing that was there before is changed.
 
 use nyx_media::Mapped;
 use std::fs;
@@ -120,8 +120,8 @@ fn a_bad_configuration_is_refused_with_its_line_and_key() {
         ),
         ("[policy\nkind = 1", &["bad.toml", ":1"]),
         (
-            "[[device]]\nname = \"d\"\nsize = \"16MiB\"\n[[tenant]]\nname = \"t\"\nsize = \"1GiB\"\n",
-            &["1 GiB does not fit", "16 MiB", ":6"],
+            "[[device]]\nsize = \"16MiB\"\n[[tenant]]\nname = \"t\"\nsize = \"1GiB\"\n",
+            &["1 GiB does not fit", "16 MiB", ":5"],
         ),
     ] {
         fs::write(&path, toml).expect("a file");

@@ -110,7 +110,7 @@ fn held_requests_are_answered_in_order_and_once() {
     }
     client.expect(want);
     let usage = server.engine.tenants()[0].usage();
-    assert!(usage.holds > 50, "held {} times", usage.holds);
+    assert!(usage.holds > 20, "held {} times", usage.holds);
 }
 
 #[test]
