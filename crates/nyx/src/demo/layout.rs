@@ -215,27 +215,21 @@ impl Scene<'_> {
         vec![piece(Style::Faint, foot)]
     }
 
-    /// One line for a log: what everybody did in the last second.
+    /// One line for a log, under [`log_heads`]: what everybody did in the last second.
     pub(crate) fn second(&self) -> String {
-        let tenants = (0..TENANTS).map(|place| {
-            let figures = match self.scores.now(place) {
-                Some(now) if now.ops_per_s > 0.0 => format!(
-                    "{:>7}/s p50 {:>6} p99 {:>6} dev {:>5}",
-                    rate(now.ops_per_s),
-                    latency(now.p50),
-                    latency(now.p99),
-                    percent(now.device)
-                ),
-                _ => "idle".into(),
+        let mut line = format!("{:>3.0} s", self.elapsed.as_secs_f64());
+        for place in 0..TENANTS {
+            line += &match self.scores.now(place) {
+                Some(now) if now.ops_per_s > 0.0 => log_cells([
+                    &rate(now.ops_per_s),
+                    &latency(now.p50),
+                    &latency(now.p99),
+                    &percent(now.device),
+                ]),
+                _ => log_cells(["idle", "", "", ""]),
             };
-            format!("{} {figures}", NAMES[place])
-        });
-        let tenants: Vec<String> = tenants.collect();
-        format!(
-            "{:>3.0} s  {}",
-            self.elapsed.as_secs_f64(),
-            tenants.join(" | ")
-        )
+        }
+        line.trim_end().to_owned()
     }
 
     /// What is going on, for a log.
@@ -351,6 +345,21 @@ fn grade(now: Nanos, before: Nanos) -> Style {
         ratio if ratio <= FAIR => Style::Fair,
         _ => Style::Bad,
     }
+}
+
+/// Two lines over the lines of a log.
+pub(crate) fn log_heads() -> [String; 2] {
+    let names: String = NAMES
+        .iter()
+        .map(|name| log_cells([name, "", "", ""]))
+        .collect();
+    let cells = log_cells(["ops/s", "p50", "p99", "device"]).repeat(TENANTS);
+    [names, cells].map(|line| format!("{:5}{}", "", line.trim_end()))
+}
+
+fn log_cells(cells: [&str; 4]) -> String {
+    let [ops, p50, p99, device] = cells;
+    format!("{ops:>11}{p50:>8}{p99:>8}{device:>7}")
 }
 
 fn heads() -> String {

@@ -174,6 +174,11 @@ impl Scores {
         self.acts[act as usize][tenant].figures()
     }
 
+    /// How long an act has gone on.
+    pub(crate) fn length(&self, act: Act) -> Nanos {
+        self.acts[act as usize][0].time
+    }
+
     /// The share of the last second for which the device was busy, by its own count.
     pub(crate) fn busy(&self) -> f64 {
         let busy: DevicePs = self.recent.iter().map(|look| look.busy).sum();
@@ -203,7 +208,7 @@ impl Scores {
 
     /// The part of an act for which a thread had no CPU, on average. Nothing was asked then.
     pub(crate) fn lost(&self, act: Act) -> f64 {
-        let time_s = self.acts[act as usize][0].time.as_secs_f64();
+        let time_s = self.length(act).as_secs_f64();
         let lost_s = self.lost[act as usize].as_secs_f64();
         if time_s > 0.0 { lost_s / time_s } else { 0.0 }
     }

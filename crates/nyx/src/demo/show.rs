@@ -4,7 +4,7 @@
 
 use super::cast::{Act, NAMES, Part, TENANTS, cast};
 use super::crew::{Board, fill, work};
-use super::layout::{COLUMNS, ROWS, Scene};
+use super::layout::{COLUMNS, ROWS, Scene, log_heads};
 use super::scores::{LOOK, Scores};
 use super::screen::{Line, Screen, text, write_line};
 use super::stage::{Medium, Modelled, Stage};
@@ -36,8 +36,35 @@ pub struct Settings {
 /// Where the show is seen.
 enum View {
     Picture(Screen),
-    /// When the next line is due, and the chapter that was announced last.
-    Lines(Instant, Option<Act>),
+    Lines(Lines),
+}
+
+/// A line a second.
+struct Lines {
+    /// When the next one is due.
+    due: Instant,
+    /// The act that was told in words last.
+    told: Option<Act>,
+}
+
+/// An act is told in words once it has gone on for so long.
+const TELL: Nanos = Nanos::from_secs(1);
+
+impl Lines {
+    fn update(&mut self, scene: &Scene<'_>, now: Instant) -> Result<(), Failure> {
+        if self.due == Instant(0) {
+            print(&format!("{}\n", log_heads().join("\n")))?;
+        }
+        if now >= self.due {
+            self.due = now + Nanos::from_secs(1);
+            print(&format!("{}\n", scene.second()))?;
+        }
+        if self.told != Some(scene.act) && scene.scores.length(scene.act) >= TELL {
+            self.told = Some(scene.act);
+            print(&format!("{}\n", scene.chapter()))?;
+        }
+        Ok(())
+    }
 }
 
 impl View {
@@ -48,7 +75,10 @@ impl View {
                 .is_ok_and(|(columns, rows)| columns >= COLUMNS && rows >= ROWS)
         };
         if plain || !io::stdout().is_terminal() || !io::stdin().is_terminal() || !fits() {
-            return Ok(View::Lines(Instant(0), None));
+            return Ok(View::Lines(Lines {
+                due: Instant(0),
+                told: None,
+            }));
         }
         Screen::take().map(View::Picture)
     }
@@ -57,18 +87,7 @@ impl View {
     fn update(&mut self, scene: &Scene<'_>, now: Instant) -> Result<(), Failure> {
         match self {
             View::Picture(screen) => screen.draw(&scene.frame()).map_err(|e| broken(&e)),
-            View::Lines(due, announced) => {
-                // A chapter is told once there is something to tell.
-                if *announced != Some(scene.act) && scene.scores.now(0).is_some() {
-                    *announced = Some(scene.act);
-                    print(&format!("{}\n", scene.chapter()))?;
-                }
-                if now >= *due {
-                    *due = now + Nanos::from_secs(1);
-                    print(&format!("{}\n", scene.second()))?;
-                }
-                Ok(())
-            }
+            View::Lines(lines) => lines.update(scene, now),
         }
     }
 
@@ -77,7 +96,7 @@ impl View {
         let time = Duration::from_nanos(time.0);
         match self {
             View::Picture(screen) => screen.asked_to_quit(time).map_err(|e| broken(&e)),
-            View::Lines(..) => {
+            View::Lines(_) => {
                 std::thread::sleep(time);
                 Ok(false)
             }
