@@ -82,11 +82,10 @@ impl Scene<'_> {
 
     fn headline(&self) -> [Line; 2] {
         let [what, effect] = words::headline(self.act, self.scores, self.limit);
-        let style = match self.act {
-            Act::Quiet => Style::Plain,
-            Act::Free => Style::Bad,
-            Act::Limited => Style::Good,
-        };
+        let style = worst((0..TENANTS).map(|place| {
+            let figures = self.scores.of(self.act, place);
+            figures.map_or(Style::Plain, |figures| self.judge(place, figures))
+        }));
         let act = format!("{}/{}  ", self.act as usize + 1, Act::ALL.len());
         let indent = " ".repeat(act.len());
         [
@@ -339,6 +338,13 @@ impl Scene<'_> {
     }
 }
 
+/// The grade that most deserves attention.
+fn worst(grades: impl Iterator<Item = Style>) -> Style {
+    let order = [Style::Plain, Style::Good, Style::Fair, Style::Bad];
+    let rank = |style: &Style| order.iter().position(|other| other == style);
+    grades.max_by_key(rank).unwrap_or_default()
+}
+
 fn grade(now: Nanos, before: Nanos) -> Style {
     match now.0 as f64 / before.0.max(1) as f64 {
         ratio if ratio <= GOOD => Style::Good,
@@ -419,5 +425,7 @@ mod tests {
         assert_eq!(grade(40, 10), Style::Fair);
         assert_eq!(grade(60, 10), Style::Bad);
         assert_eq!(grade(60, 0), Style::Bad);
+        let mixed = [Style::Plain, Style::Fair, Style::Good];
+        assert_eq!(worst(mixed.into_iter()), Style::Fair);
     }
 }
