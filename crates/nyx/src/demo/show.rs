@@ -53,10 +53,11 @@ const TELL: Nanos = Nanos::from_secs(1);
 impl Lines {
     fn update(&mut self, scene: &Scene<'_>, now: Instant) -> Result<(), Failure> {
         if self.due == Instant(0) {
+            self.due = now;
             print(&format!("{}\n", log_heads().join("\n")))?;
         }
         if now >= self.due {
-            self.due = now + Nanos::from_secs(1);
+            self.due += Nanos::from_secs(1);
             print(&format!("{}\n", scene.second()))?;
         }
         if self.told != Some(scene.act) && scene.scores.length(scene.act) >= TELL {
