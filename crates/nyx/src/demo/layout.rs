@@ -269,12 +269,11 @@ impl Scene<'_> {
             );
         }
         let moral = words::moral(self.scores, self.limit);
-        lines.push(Line::new());
-        lines.extend(
-            moral
-                .into_iter()
-                .map(|line| vec![piece(Style::Plain, line)]),
-        );
+        if !moral.is_empty() {
+            lines.push(Line::new());
+        }
+        let plain = |line| vec![piece(Style::Plain, line)];
+        lines.extend(moral.into_iter().map(plain));
         lines.push(Line::new());
         lines.extend(self.aside());
         lines
