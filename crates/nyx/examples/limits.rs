@@ -236,7 +236,12 @@ struct Cell {
 impl Cell {
     fn bound(&self) -> Bound {
         let closed = self.l.gate_closed.as_secs_f64() / self.l.elapsed_s();
-        let near = (self.l.share() / self.share - 1.0).abs() <= TOLERANCE;
+        // Algorithm 1 looks once in a tick, which is a part of the device and not of the limit.
+        let tolerance = match self.limit {
+            Limit::DeviceTime(Mode::Paper) => TOLERANCE,
+            _ => TOLERANCE * self.share,
+        };
+        let near = (self.l.share() - self.share).abs() <= tolerance;
         match self.limit {
             Limit::DeviceTime(_) if near => Bound::Limit,
             Limit::DeviceTime(_) if self.l.share() > self.share => Bound::Nothing,
@@ -439,9 +444,14 @@ fn judge(args: &Args, ours: &[Cell], theirs: &[Cell]) -> bool {
     let mut all = say(
         count(Bound::Nothing) + count(Bound::Short) == 0 && reached > 0,
         format!(
-            "L within {} % of its limit of {} % in {reached} of {} cells; not reached in {} (L's \
-             thread) and {} (the machine)",
+            "L within {} % of its limit{} of {} % in {reached} of {} cells; not reached in {} \
+             (L's thread) and {} (the machine)",
             TOLERANCE * 100.0,
+            if args.mode == Mode::Paper {
+                " (of the device)"
+            } else {
+                ""
+            },
             args.limit,
             ours.len(),
             count(Bound::Thread),
