@@ -71,8 +71,8 @@ pub struct Limit {
 
 impl Limit {
     /// The default shape of a limit: remember up to a quarter second, catch up at 0.3 % of the
-    /// device above the limit, and let no burst be longer than 0.5 ms of device time. In any 100 ms
-    /// that makes 0.8 % of the device above the limit at most; the last 0.2 % is for leases, for
+    /// device above the limit, and let no burst be longer than 0.4 ms of device time. In any 100 ms
+    /// that makes 0.7 % of the device above the limit at most; the last 0.3 % is for leases, for
     /// the access that overdraws one, and for a batch that spends later than the time at which the
     /// gate let it pass. The promise is: limit + 1 % of the device in any 100 ms.
     pub fn sustained(rate: Rate) -> Limit {
@@ -94,7 +94,7 @@ impl Limit {
 }
 
 const CATCH_UP: Rate = Rate(3_000_000_000);
-const BURST: DevicePs = DevicePs(500_000_000);
+const BURST: DevicePs = DevicePs(400_000_000);
 
 /// The paper's "t = INFINITE": accesses are held until the controller sets a finite delay.
 pub const DELAY_INFINITE: u32 = u32::MAX;
