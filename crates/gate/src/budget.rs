@@ -319,10 +319,10 @@ mod tests {
     fn time_lost_to_a_stall_is_caught_up_with() {
         let budget = limited(0.42);
         let mut used = 0;
-        for tick in 1..=10_000 {
+        for tick in 1..=40_000 {
             // 20 ms of every 4 s are lost: 0.5 %.
-            if tick % 4_000 >= 20 {
-                used += drain(&budget, tick * MS);
+            if tick % 16_000 >= 80 {
+                used += drain(&budget, tick * MS / 4);
             }
         }
         let share = used as f64 / 1e13;
