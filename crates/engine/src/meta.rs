@@ -38,7 +38,7 @@ impl<'e> Cx<'e, '_> {
             }
         }
         self.count_meta_get(true);
-        let mut facts = self.facts(item, &meta.head);
+        let mut facts = self.facts(item, meta.head.flags().has(b'c'));
         self.judge_win(meta, item, &mut facts);
         if let Some(ttl) = meta.ttl() {
             let end = self.end_of(ttl);
@@ -131,10 +131,10 @@ impl<'e> Cx<'e, '_> {
     }
 
     /// What is known of an item. The cas value is looked up only where it is asked for.
-    fn facts(&mut self, item: Item<'e>, head: &MetaHead<'_>) -> MetaFacts {
+    fn facts(&mut self, item: Item<'e>, with_cas: bool) -> MetaFacts {
         let now = self.now.unix;
         MetaFacts {
-            cas: if head.flags().has(b'c') {
+            cas: if with_cas {
                 item.cas(&mut self.lane)
             } else {
                 0
@@ -403,17 +403,7 @@ impl<'e> Cx<'e, '_> {
             reply::meta_debug_miss(out);
             return Step::Done;
         };
-        let facts = MetaFacts {
-            cas: item.cas(&mut self.lane),
-            client_flags: item.flags(),
-            len: item.value_len(),
-            ttl_s: ttl_s(item.expiry(), now),
-            idle_s: now.0.saturating_sub(item.last_access(now).0),
-            hit_before: item.fetched(),
-            won: false,
-            stale: item.stale(),
-            won_before: item.win_sent(),
-        };
+        let facts = self.facts(item, true);
         reply::meta_debug(out, meta.key, &facts, 1, key.len() + facts.len);
         Step::Done
     }

@@ -128,6 +128,43 @@ pub struct Progress {
     pub ops_per_s: f64,
 }
 
+/// A size in bytes, the best rate of it in operations per second, and how many threads reached it.
+type Best = (usize, (f64, usize));
+
+/// Tries every number of threads at every size, reads first, tells of each point, and keeps the
+/// best of each size.
+fn sweep(
+    sizes: &[usize],
+    counts: &[usize],
+    progress: &mut dyn FnMut(Progress),
+    mut rate: impl FnMut(Op, usize, usize) -> f64,
+) -> [Vec<Best>; 2] {
+    let points_total = 2 * sizes.len() * counts.len();
+    let mut points = 0;
+    [Op::Read, Op::Write].map(|op| {
+        let mut best_of = |bytes: usize| {
+            let mut best = (0.0, 0);
+            for &threads in counts {
+                let ops_per_s = rate(op, bytes, threads);
+                if ops_per_s > best.0 {
+                    best = (ops_per_s, threads);
+                }
+                points += 1;
+                progress(Progress {
+                    points,
+                    points_total,
+                    op,
+                    bytes,
+                    threads,
+                    ops_per_s,
+                });
+            }
+            (bytes, best)
+        };
+        sizes.iter().map(|&bytes| best_of(bytes)).collect()
+    })
+}
+
 impl Identity {
     /// Of a mapped medium, with the model that is laid over it, if there is one.
     pub fn of(medium: &Mapped, model: Option<&Params>) -> Identity {

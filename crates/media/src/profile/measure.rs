@@ -4,7 +4,7 @@
 //! It **overwrites the medium**. It never sleeps and never takes longer than its effort says, by
 //! more than the time of one operation per thread and round.
 
-use super::{Effort, Identity, Profile, Progress, STEP_BYTES, STEPS};
+use super::{Best, Effort, Identity, Profile, Progress, STEP_BYTES, STEPS, sweep};
 use crate::{Front, Media, Op, Via};
 use nyx_base::{Clock, Nanos, Rng};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -56,38 +56,9 @@ pub fn measure(
         medium.len()
     );
     let (plan, counts) = (Plan::of(effort), thread_counts());
-    let points_total = 2 * plan.sizes.len() * counts.len();
-    let mut points = 0;
-    let curves = [Op::Read, Op::Write].map(|op| {
-        let mut best_of = |bytes: usize| {
-            let mut best = (0.0, 0);
-            for &threads in &counts {
-                let ops_per_s = point(medium, clock, &plan, op, bytes, threads);
-                best = if ops_per_s > best.0 {
-                    (ops_per_s, threads)
-                } else {
-                    best
-                };
-                points += 1;
-                progress(Progress {
-                    points,
-                    points_total,
-                    op,
-                    bytes,
-                    threads,
-                    ops_per_s,
-                });
-            }
-            (bytes, best)
-        };
-        interpolate(
-            &plan
-                .sizes
-                .iter()
-                .map(|&bytes| best_of(bytes))
-                .collect::<Vec<_>>(),
-        )
-    });
+    let rate = |op, bytes, threads| point(medium, clock, &plan, op, bytes, threads);
+    let best = sweep(&plan.sizes, &counts, progress, rate);
+    let curves = best.map(|measured| interpolate(&measured));
     Profile::assemble(
         device,
         medium.evidence(),
@@ -220,7 +191,7 @@ impl Worker<'_> {
 /// Rates of all sizes from those of some, which begin with the smallest size and end with the
 /// largest: the time of an operation is taken as linear between two measured sizes, so that it
 /// never leaves the range of its neighbours.
-fn interpolate(measured: &[(usize, (f64, usize))]) -> Vec<(f64, usize)> {
+fn interpolate(measured: &[Best]) -> Vec<(f64, usize)> {
     let at = |bytes: usize| {
         let above = measured
             .iter()

@@ -3,7 +3,7 @@
 //!
 //! What it never does: read a clock. Its evidence is *simulated*.
 
-use super::{Effort, Identity, Profile, Progress, STEP_BYTES, STEPS};
+use super::{Effort, Identity, Profile, Progress, STEP_BYTES, STEPS, sweep};
 use crate::model::Params;
 use crate::model::o1::Model;
 use crate::{Evidence, Front, Op};
@@ -24,40 +24,18 @@ pub fn simulate(params: &Params, effort: Effort, progress: &mut dyn FnMut(Progre
         Effort::Normal => (&THREAD_COUNTS[..], 16_000),
         Effort::Full => (&THREAD_COUNTS[..], 64_000),
     };
-    let points_total = 2 * STEPS * counts.len();
-    let mut points = 0;
-    let curves = [Op::Read, Op::Write].map(|op| {
-        let mut best_of = |bytes: usize| {
-            let mut best = (0.0, 0);
-            for &threads in counts {
-                let ops_per_s = rate(params, op, bytes as u64, threads, lines);
-                best = if ops_per_s > best.0 {
-                    (ops_per_s, threads)
-                } else {
-                    best
-                };
-                points += 1;
-                progress(Progress {
-                    points,
-                    points_total,
-                    op,
-                    bytes,
-                    threads,
-                    ops_per_s,
-                });
-            }
-            best
-        };
-        (1..=STEPS).map(|step| best_of(step * STEP_BYTES)).collect()
+    let sizes: Vec<usize> = (1..=STEPS).map(|step| step * STEP_BYTES).collect();
+    let best = sweep(&sizes, counts, progress, |op, bytes, threads| {
+        rate(params, op, bytes as u64, threads, lines)
     });
-    let measured = (1..=STEPS).map(|step| step * STEP_BYTES).collect();
+    let curves = best.map(|points| points.into_iter().map(|(_, best)| best).collect());
     let device = Identity::of_model(params);
     Profile::assemble(
         device,
         Evidence::Simulated,
         effort,
         counts.to_vec(),
-        measured,
+        sizes,
         curves,
     )
 }
