@@ -225,8 +225,10 @@ impl Engine {
                 hash: KeyHash(0),
             };
         };
-        let mut scratch = KeyBuf::default();
+        // Cleared only for the rare key that needs it, not for every request.
+        let mut scratch;
         let key = if command.is_base64() {
+            scratch = KeyBuf::default();
             scratch.decode(key)
         } else {
             key
