@@ -28,7 +28,7 @@ const CLASSES_MAX: u64 = 32;
 /// One key is remembered in the ghost queue for this many bytes of budget.
 const GHOST_ONE_IN_BYTES: u64 = 256;
 /// From this size on, memory is asked for in 2 MiB pages.
-const HUGE_FROM_BYTES: u64 = 256 << 20;
+const HUGE_FROM_BYTES: u64 = 128 << 20;
 /// The smallest item: header, key of one byte, padded.
 const ITEM_BYTES_MIN: u64 = 16;
 /// Places of the inline layout count 8 B in 32 bits.

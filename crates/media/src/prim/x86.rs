@@ -351,7 +351,9 @@ pub(super) fn fence() {
 /// allowed: a prefetch never faults.
 #[inline]
 pub fn prefetch(at: *const u8, len: usize) {
-    let lines = len.div_ceil(LINE_BYTES).min(PREFETCH_LINES_MAX);
+    // Counted from the first line's begin: 100 B may lie on three lines.
+    let lines = (at as usize % LINE_BYTES + len).div_ceil(LINE_BYTES);
+    let lines = lines.min(PREFETCH_LINES_MAX);
     for i in 0..lines {
         // SAFETY: a hint; it reads nothing that the program can see and ignores bad addresses.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(i * LINE_BYTES).cast()) }
