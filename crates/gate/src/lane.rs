@@ -254,4 +254,10 @@ impl Lane<'_> {
     pub fn prefetch(&self, at: u64, len: usize) {
         self.state.device.media.prefetch(at, len);
     }
+
+    /// Asks for the place of a write that is to come.
+    #[inline]
+    pub fn prefetch_write(&self, at: u64, len: usize) {
+        self.state.device.media.prefetch_write(at, len);
+    }
 }

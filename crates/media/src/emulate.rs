@@ -104,6 +104,10 @@ impl<M: Media> Media for Emulated<M> {
         self.medium.prefetch(at, len);
     }
 
+    fn prefetch_write(&self, at: u64, len: usize) {
+        self.medium.prefetch_write(at, len);
+    }
+
     fn evidence(&self) -> Evidence {
         self.evidence
     }

@@ -109,6 +109,12 @@ pub trait Media: Send + Sync {
     /// Asks for the bytes to be brought near; costs and promises nothing.
     fn prefetch(&self, at: u64, len: usize);
 
+    /// Asks for the place of a [`Via::Cached`] or short write that is to come; costs and promises
+    /// nothing. Media whose writes of `len` bytes pass the cache have nothing to do.
+    fn prefetch_write(&self, at: u64, len: usize) {
+        let _ = (at, len);
+    }
+
     /// What kind of evidence numbers from here are.
     fn evidence(&self) -> Evidence;
 }
@@ -143,6 +149,11 @@ impl<M: Media + ?Sized> Media for std::sync::Arc<M> {
     #[inline]
     fn prefetch(&self, at: u64, len: usize) {
         (**self).prefetch(at, len);
+    }
+
+    #[inline]
+    fn prefetch_write(&self, at: u64, len: usize) {
+        (**self).prefetch_write(at, len);
     }
 
     fn evidence(&self) -> Evidence {

@@ -311,6 +311,13 @@ impl Media for Mapped {
         prim::prefetch(self.at(at, len as u64), len);
     }
 
+    #[inline]
+    fn prefetch_write(&self, at: u64, len: usize) {
+        if len < self.nt_from_bytes {
+            prim::prefetch_write(self.at(at, len as u64), len);
+        }
+    }
+
     fn evidence(&self) -> Evidence {
         Evidence::Real
     }

@@ -21,7 +21,7 @@ mod arch;
 mod arch;
 mod portable;
 
-pub use arch::prefetch;
+pub use arch::{prefetch, prefetch_write};
 
 /// The size of a cache line in bytes.
 pub const LINE_BYTES: usize = 64;
@@ -298,5 +298,7 @@ mod tests {
         let bytes = [0u8; 16];
         prefetch(bytes.as_ptr(), 1 << 20);
         prefetch(std::ptr::null(), 64);
+        prefetch_write(bytes.as_ptr(), 1 << 20);
+        prefetch_write(std::ptr::null(), 64);
     }
 }

@@ -17,6 +17,7 @@ use crate::segment::NONE;
 use nyx_index::Place;
 use nyx_media::MediaError;
 use nyx_media::dram::Region;
+use nyx_media::prim;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a chunk.
@@ -27,6 +28,8 @@ const PLACE_BITS: u32 = CHUNK_BYTES.ilog2() - 3;
 pub(crate) const CHUNKS_MAX: u64 = 1 << (32 - PLACE_BITS);
 /// Bytes of one entry of the table.
 pub(crate) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
+/// A likely header and key: mostly on one line, sometimes on two.
+const LIKELY_BYTES: usize = 44;
 /// Room after the last chunk, so that a header and key read at any place stay inside.
 const SLACK_BYTES: usize = 4096;
 
@@ -203,17 +206,12 @@ impl Chunks {
     /// Asks for a header and the begin of its key.
     #[inline]
     pub(crate) fn prefetch(&self, place: Place) {
-        // A likely item spans 32 to 64 bytes: mostly one line, sometimes the next as well.
-        for offset in [0, 40] {
-            let line = self.byte(place, offset);
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: a prefetch is a hint; it faults on no address.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(line.cast());
-            }
-            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-            let _ = line;
-        }
+        prim::prefetch(self.byte(place, 0), LIKELY_BYTES);
+    }
+
+    /// Asks for the place of an item of `len` bytes that is to be written next.
+    #[inline]
+    pub(crate) fn prefetch_write(&self, place: Place, len: usize) {
+        prim::prefetch_write(self.byte(place, 0), len);
     }
 }

@@ -148,12 +148,16 @@ impl Items {
     pub(crate) fn value_at(&self, place: Place, header: &Header) -> u64 {
         match &self.chunks {
             Some(chunks) => {
-                let segment = u64::from(chunks.segment_of(place));
-                let offset = u64::from(header.value_offset);
-                self.medium_base + (segment << self.segment_shift) + offset
+                self.segment_at(chunks.segment_of(place)) + u64::from(header.value_offset)
             }
             None => self.medium_at(place) + header.head_len() as u64,
         }
+    }
+
+    /// Where a segment begins on the medium.
+    #[inline]
+    pub(crate) fn segment_at(&self, segment: u32) -> u64 {
+        self.medium_base + (u64::from(segment) << self.segment_shift)
     }
 
     fn medium_at(&self, place: Place) -> u64 {

@@ -17,6 +17,7 @@ use crate::items::{Draft, Source};
 use crate::segment::{Segment, SegmentState};
 use crate::space::Taker;
 use crate::store::Store;
+use crate::walk::Walk;
 use crate::writer::{Lot, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
@@ -67,6 +68,9 @@ struct Resident {
     header: Header,
     hash: u64,
 }
+
+/// Items whose buckets are brought near together.
+type Batch = ArrayVec<Resident, BATCH_ITEMS>;
 
 /// On whose behalf items are moved.
 struct Hand<'a, 'l> {
@@ -202,28 +206,14 @@ impl Reclaimer {
         }
     }
 
-    /// Takes every item of a segment out of the index or moves it.
+    /// Takes every item of a segment out of the index or moves it. While one batch is looked up,
+    /// the buckets of the next come near.
     fn empty(&mut self, hand: &mut Hand<'_, '_>, victim: u32, plan: &mut Plan) {
         let store = hand.store;
-        let mut walk = crate::walk::Walk::new(&store.items, victim);
-        loop {
-            let mut batch: ArrayVec<Resident, BATCH_ITEMS> = ArrayVec::new();
-            while !batch.is_full()
-                && let Some((place, header)) = walk.next(&store.items, hand.lane)
-            {
-                let hash = store
-                    .items
-                    .with_key(hand.lane, place, &header, |key| store.hash(key).0);
-                store.index.prefetch(hash);
-                batch.push(Resident {
-                    place,
-                    header,
-                    hash,
-                });
-            }
-            if batch.is_empty() {
-                return;
-            }
+        let mut walk = Walk::new(&store.items, victim);
+        let mut next = next_batch(hand, &mut walk);
+        while !next.is_empty() {
+            let mut batch = std::mem::replace(&mut next, next_batch(hand, &mut walk));
             // Most of what lives will be read: its value comes near while the others are looked up.
             batch.retain(|item| {
                 let lives = store
@@ -350,6 +340,23 @@ impl Reclaimer {
             return true;
         }
     }
+}
+
+/// The next items of a walk; asks for their buckets.
+fn next_batch(hand: &mut Hand<'_, '_>, walk: &mut Walk) -> Batch {
+    let store = hand.store;
+    let items = std::iter::from_fn(|| {
+        let (place, header) = walk.next(&store.items, hand.lane)?;
+        let hash_of = |key: &[u8]| store.hash(key).0;
+        let hash = store.items.with_key(hand.lane, place, &header, hash_of);
+        store.index.prefetch(hash);
+        Some(Resident {
+            place,
+            header,
+            hash,
+        })
+    });
+    items.take(BATCH_ITEMS).collect()
 }
 
 /// Takes over what may have changed in place while the copy was made. Under the bucket's lock.

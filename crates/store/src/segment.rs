@@ -65,8 +65,8 @@ pub(crate) struct Segment {
     value_fill: AtomicU32,
     written_bytes: AtomicU32,
     written_items: AtomicU32,
-    dead_bytes: AtomicU32,
-    dead_items: AtomicU32,
+    /// Items that died in the upper half, their bytes in the lower: one addition for both.
+    dead: AtomicU64,
 }
 
 impl Segment {
@@ -82,8 +82,7 @@ impl Segment {
             value_fill: AtomicU32::new(0),
             written_bytes: AtomicU32::new(0),
             written_items: AtomicU32::new(0),
-            dead_bytes: AtomicU32::new(0),
-            dead_items: AtomicU32::new(0),
+            dead: AtomicU64::new(0),
         }
     }
 
@@ -95,11 +94,10 @@ impl Segment {
             &self.value_fill,
             &self.written_bytes,
             &self.written_items,
-            &self.dead_bytes,
-            &self.dead_items,
         ] {
             zero.store(0, Relaxed);
         }
+        self.dead.store(0, Relaxed);
         self.first_chunk.store(NONE, Relaxed);
         self.queue.store(queue as u8, Relaxed);
         self.class.store(class, Relaxed);
@@ -200,8 +198,7 @@ impl Segment {
     /// Counts an item that died.
     #[inline]
     pub(crate) fn kill(&self, bytes: u32) {
-        self.dead_bytes.fetch_add(bytes, Relaxed);
-        self.dead_items.fetch_add(1, Release);
+        self.dead.fetch_add(1 << 32 | u64::from(bytes), Release);
     }
 
     pub(crate) fn written_bytes(&self) -> u32 {
@@ -209,12 +206,12 @@ impl Segment {
     }
 
     pub(crate) fn dead_bytes(&self) -> u32 {
-        self.dead_bytes.load(Relaxed)
+        self.dead.load(Relaxed) as u32
     }
 
     /// Whether none of its items can be found any more.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead_items.load(Acquire) == self.written_items.load(Relaxed)
+        (self.dead.load(Acquire) >> 32) as u32 == self.written_items.load(Relaxed)
     }
 
     /// Bytes of items that can still be found.

@@ -7,7 +7,7 @@
 //!
 //! What it never does: publish, evict, share: it belongs to one worker (or to the reclaimer).
 
-use crate::chunks::CHUNK_BYTES;
+use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::items::{Draft, Footprint, Items};
 use crate::segment::{NONE, Queue};
 use crate::space::{Space, Taker};
@@ -17,6 +17,8 @@ use nyx_index::Place;
 
 /// Values that move on the medium move in pieces of this many bytes.
 const PIECE_BYTES: usize = 4096;
+/// How many items ahead of the next one memory is asked for.
+const AHEAD_ITEMS: u32 = 2;
 /// Classes of expiry per doubling of the time to live.
 const CLASSES_PER_OCTAVE: u32 = 4;
 /// The most classes: every octave of 32 bits.
@@ -195,6 +197,7 @@ impl Writer {
         open.medium_fill += footprint.medium;
         let segment = items.segments.at(open.segment);
         segment.add(footprint.total(), open.medium_fill, draft.header.expiry);
+        open.prefetch_write(items, lane, footprint);
         items.write(lane, place, &draft, &mut *self.piece);
         Appended {
             place,
@@ -242,6 +245,25 @@ impl Writer {
 }
 
 impl Open {
+    /// Asks for the lines that the next items but one will be written to. Publishing takes a lock,
+    /// which waits for every store before it: what is not near then is waited for.
+    #[inline]
+    fn prefetch_write(&self, items: &Items, lane: &Lane<'_>, likely: Footprint) {
+        let ahead = |fill: u32, len: u32, end: u32| {
+            let from = fill + AHEAD_ITEMS * len;
+            (from + len <= end).then_some(from)
+        };
+        if let Some(chunks) = &items.chunks
+            && let Some(from) = ahead(self.chunk_fill, likely.dram, CHUNK_BYTES)
+        {
+            chunks.prefetch_write(Chunks::place(self.chunk, from), likely.dram as usize);
+        }
+        if let Some(from) = ahead(self.medium_fill, likely.medium, items.segment_bytes()) {
+            let at = items.segment_at(self.segment) + u64::from(from);
+            lane.prefetch_write(at, likely.medium as usize);
+        }
+    }
+
     /// Whether the segment takes such an item; key memory is bounded by the segment's size as well,
     /// so that empty values do not make one segment of everything.
     #[inline]

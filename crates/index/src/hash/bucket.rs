@@ -283,21 +283,9 @@ impl Memory {
     /// Asks for a bucket to be brought near.
     #[inline]
     pub(super) fn prefetch(&self, at: u64) {
-        prefetch(std::ptr::from_ref(self.bucket(at)).cast());
+        let line = std::ptr::from_ref(self.bucket(at)).cast();
+        nyx_media::prim::prefetch(line, BUCKET_BYTES as usize);
     }
-}
-
-/// Asks for a cache line to be brought near; any address will do.
-#[inline]
-pub(super) fn prefetch(line: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a prefetch is a hint; it faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    let _ = line;
 }
 
 #[cfg(all(test, not(loom)))]

@@ -42,3 +42,7 @@ pub(super) fn fence() {
 /// Does nothing: there is no portable prefetch.
 #[inline]
 pub fn prefetch(_: *const u8, _: usize) {}
+
+/// Does nothing: there is no portable prefetch.
+#[inline]
+pub fn prefetch_write(_: *const u8, _: usize) {}

@@ -347,15 +347,29 @@ pub(super) fn fence() {
     unsafe { _mm_sfence() }
 }
 
+/// The lines of `[at, at + len)`, at most [`PREFETCH_LINES_MAX`].
+#[inline]
+fn first_lines(at: *const u8, len: usize) -> impl Iterator<Item = *const u8> {
+    // Counted from the first line's begin: 100 B may lie on three lines.
+    let lines = (at as usize % LINE_BYTES + len).div_ceil(LINE_BYTES);
+    (0..lines.min(PREFETCH_LINES_MAX)).map(move |i| at.wrapping_add(i * LINE_BYTES))
+}
+
 /// Asks for the first lines of `[at, at + len)`, at most [`PREFETCH_LINES_MAX`]. Any address is
 /// allowed: a prefetch never faults.
 #[inline]
 pub fn prefetch(at: *const u8, len: usize) {
-    // Counted from the first line's begin: 100 B may lie on three lines.
-    let lines = (at as usize % LINE_BYTES + len).div_ceil(LINE_BYTES);
-    let lines = lines.min(PREFETCH_LINES_MAX);
-    for i in 0..lines {
+    for line in first_lines(at, len) {
         // SAFETY: a hint; it reads nothing that the program can see and ignores bad addresses.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(i * LINE_BYTES).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+}
+
+/// As [`prefetch`], for lines that are about to be written: they come as this core's own.
+#[inline]
+pub fn prefetch_write(at: *const u8, len: usize) {
+    for line in first_lines(at, len) {
+        // SAFETY: a hint as above; where the processor has no such instruction it does nothing.
+        unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)) }
     }
 }
