@@ -1,6 +1,6 @@
-//! The null server: the same event loop, answering every line with a canned reply. It looks nothing
-//! up and keeps nothing, so it is the limit of what any server on this loop can reach, and what the
-//! speed of a real one is measured against.
+//! The null server: the same event loop, answering every key of a line with a canned hit. It looks
+//! nothing up and keeps nothing, so it is the limit of what any server on this loop can reach, and
+//! what the speed of a real one is measured against.
 //!
 //! A `set` is parsed as far as it takes to skip its data, and answered `STORED`, so that a
 //! generator can fill it as it fills a real server.
@@ -10,12 +10,16 @@ use nyx_base::Now;
 use nyx_proto::{Limits, Out, Parse, parse, reply};
 
 pub(crate) struct Canned {
-    reply: Vec<u8>,
+    /// What follows the key in a hit: flags, length and value.
+    after_key: Vec<u8>,
 }
 
 impl Canned {
-    pub(crate) fn new(reply: Vec<u8>) -> Canned {
-        Canned { reply }
+    pub(crate) fn new(value_len: usize) -> Canned {
+        let value = "v".repeat(value_len);
+        Canned {
+            after_key: format!(" 0 {value_len}\r\n{value}\r\n").into_bytes(),
+        }
     }
 
     /// Answers one request at the front of `input`; gives its length, or how much is needed.
@@ -31,7 +35,16 @@ impl Canned {
         }
         match memchr::memchr(b'\n', input) {
             Some(end) => {
-                out.put(&self.reply);
+                for key in input[..end]
+                    .trim_ascii_end()
+                    .split(|&byte| byte == b' ')
+                    .skip(1)
+                {
+                    out.put(b"VALUE ");
+                    out.put(key);
+                    out.put(&self.after_key);
+                }
+                reply::end(out);
                 Ok(end + 1)
             }
             None => Err(input.len() + 1),

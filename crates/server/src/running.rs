@@ -36,8 +36,11 @@ pub struct ServerConfig {
 pub enum Answer {
     /// An engine.
     Engine(Arc<Engine>),
-    /// The same bytes for every line: the null server, to measure what the loop itself costs.
-    Canned(Vec<u8>),
+    /// The same hit for every key: the null server, to measure what the loop itself costs.
+    Canned {
+        /// Bytes of the hit's value.
+        value_len: usize,
+    },
 }
 
 /// Why a server cannot be started.
@@ -110,7 +113,7 @@ pub fn start(
                 worker: engine.worker(WorkerId(index), clock.clone()),
                 shared: shared.clone(),
             }),
-            Answer::Canned(reply) => Box::new(Canned::new(reply.clone())),
+            Answer::Canned { value_len } => Box::new(Canned::new(*value_len)),
         };
         let idle = config.idle_timeout_s;
         let at = usize::from(index);
@@ -122,7 +125,7 @@ pub fn start(
     }
     let engine = match &answer {
         Answer::Engine(engine) => Some(engine.clone()),
-        Answer::Canned(_) => None,
+        Answer::Canned { .. } => None,
     };
     if let Some(engine) = engine.clone() {
         let (shared, clock) = (shared.clone(), clock.clone());

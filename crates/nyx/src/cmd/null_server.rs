@@ -10,14 +10,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Answer every line with the same hit: the limit of what a server can reach.
+/// Answer every key with the same hit: the limit of what a server can reach.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  nyx null-server --listen 127.0.0.1:11300                    a hit of 100 B for each line
+  nyx null-server --listen 127.0.0.1:11300                    a hit of 100 B for each key
   nyx null-server --listen 127.0.0.1:11300 --value-bytes 4096
 
-Send it `get` requests of one key only: it counts lines and reads nothing of them. See `nyx bench
---pair` for measuring it beside real servers.")]
+Send it `get` and `set` only: it looks for spaces and line ends and for nothing else. See
+`nyx bench --pair` for measuring it beside real servers.")]
 pub struct Args {
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11300")]
@@ -25,9 +25,6 @@ pub struct Args {
     /// Bytes of the value in the canned hit.
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value_bytes: usize,
-    /// Bytes of the key in the canned hit.
-    #[arg(long, value_name = "BYTES", default_value_t = 32)]
-    key_bytes: usize,
     /// Worker threads.
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
@@ -35,13 +32,6 @@ pub struct Args {
 
 /// Serves until a signal ends it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut reply = format!(
-        "VALUE {} 0 {}\r\n",
-        "k".repeat(args.key_bytes),
-        args.value_bytes
-    );
-    reply.push_str(&"v".repeat(args.value_bytes));
-    reply.push_str("\r\nEND\r\n");
     let door = Door {
         address: Address::Tcp(args.listen),
         binding: Binding::to(TenantId(0)),
@@ -56,11 +46,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| Failure::new(Exit::Os, format!("cannot watch for signals: {error}")))?;
-    let answer = Answer::Canned(reply.into_bytes());
+    let answer = Answer::Canned {
+        value_len: args.value_bytes,
+    };
     let running = nyx_server::start(&config, answer, args.workers, Arc::new(TscClock::start()))
         .map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
     for address in running.listening() {
-        tracing::info!(address, "answering every line with the same hit");
+        tracing::info!(address, "answering every key with the same hit");
     }
     signals.forever().next();
     running.stop();
