@@ -173,6 +173,15 @@ impl Chunks {
         }
     }
 
+    /// Marks an item that was taken out of the index, for walks to pass over. A load and a store:
+    /// whoever changes the state of a dead item at the same time loses its change or undoes the
+    /// mark, and neither matters.
+    #[inline]
+    pub(crate) fn mark_dead(&self, place: Place) {
+        let state = self.state(place).with_dead();
+        self.set_word(place, STATE_WORD, state.0);
+    }
+
     pub(crate) fn set_word(&self, place: Place, word: usize, value: u32) {
         self.word(place, word).store(value, Relaxed);
     }

@@ -141,6 +141,7 @@ const FETCHED: u32 = 1 << 27;
 const STALE: u32 = 1 << 28;
 const WIN_SENT: u32 = 1 << 29;
 const CAS_SEEN: u32 = 1 << 30;
+const DEAD: u32 = 1 << 31;
 /// Up to here every access counts; beyond, one a second, so that the counter grows with the
 /// logarithm of a burst (Segcache section 3.4 counts in the same spirit).
 const FREQUENCY_EXACT: u8 = 16;
@@ -217,6 +218,17 @@ impl State {
 
     pub(crate) fn with_cas_seen(self) -> State {
         State(self.0 | CAS_SEEN)
+    }
+
+    /// Whether the item is known to be out of the index. Not every dead item is marked.
+    #[inline]
+    pub(crate) fn is_dead(self) -> bool {
+        self.0 & DEAD != 0
+    }
+
+    #[inline]
+    pub(crate) fn with_dead(self) -> State {
+        State(self.0 | DEAD)
     }
 }
 

@@ -389,7 +389,11 @@ impl Store {
             .unwrap_or_else(|| self.items.unique(found.place))
     }
 
+    /// Counts an item that was taken out of the index. Its header is near: its key was compared.
     fn kill(&self, found: Found) {
+        if let Some(chunks) = &self.items.chunks {
+            chunks.mark_dead(found.place);
+        }
         let segment = self.items.segments.at(self.items.segment_of(found.place));
         segment.kill(self.items.footprint(&found.header).total());
     }
