@@ -9,7 +9,7 @@ use crate::worker::Worker;
 use nyx_base::{Bytes, Clock, Instant, Now, TenantId, WorkerId};
 use nyx_gate::{Device, Gate, Lane, Tolls};
 use nyx_proto::{Command, KeyBuf, Limits, Out, reply};
-use nyx_store::{Eras, KeyHash, Store, StoreConfig, Writer};
+use nyx_store::{Eras, KeyHash, Likely, Store, StoreConfig, Writer};
 use std::sync::{Arc, Mutex};
 
 /// The tenants of a process and who decides over them. Shared by all workers.
@@ -21,12 +21,13 @@ pub struct Engine {
     workers: u16,
 }
 
-/// A command, its tenant and its key's hash.
+/// A command, its tenant, its key's hash and, once it was warmed, the item that is likely meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub(crate) command: Command<'a>,
     pub(crate) tenant: Option<TenantId>,
     pub(crate) hash: KeyHash,
+    likely: Option<Likely>,
 }
 
 /// How a command ended.
@@ -223,6 +224,7 @@ impl Engine {
                 command,
                 tenant: session.sole_tenant(),
                 hash: KeyHash(0),
+                likely: None,
             };
         };
         // Cleared only for the rare key that needs it, not for every request.
@@ -247,26 +249,28 @@ impl Engine {
             command,
             tenant,
             hash,
+            likely: None,
         }
     }
 
     /// Brings the request's item near, once its bucket is.
     #[inline]
-    pub fn warm_item(&self, request: &Request<'_>) {
+    pub fn warm_item(&self, request: &mut Request<'_>) {
         if let Some(tenant) = request.tenant {
-            self.tenants[tenant.index()]
-                .store
-                .prefetch_item(request.hash);
+            let store = &self.tenants[tenant.index()].store;
+            request.likely = store.prefetch_item(request.hash);
         }
     }
 
-    /// Brings the request's value near, once its item is.
+    /// Brings the request's value near, once its item is. Call it before anything is executed.
     #[inline]
     pub fn warm_value(&self, worker: &mut Worker, request: &Request<'_>) {
-        let Some(tenant) = request.tenant else { return };
+        let (Some(tenant), Some(likely)) = (request.tenant, request.likely) else {
+            return;
+        };
         if matches!(request.command, Command::Get(_) | Command::MetaGet(_)) {
             let store = &self.tenants[tenant.index()].store;
-            store.prefetch_value(&worker.tolls.lane(tenant), request.hash);
+            store.prefetch_value(&worker.tolls.lane(tenant), likely);
         }
     }
 

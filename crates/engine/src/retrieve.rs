@@ -101,12 +101,18 @@ impl Engine {
     }
 
     fn warm_window(&self, worker: &mut Worker, window: &[Wanted<'_>]) {
-        for &Wanted { tenant, hash, .. } in window {
-            self.tenants[tenant.index()].store.prefetch_item(hash);
-        }
-        for &Wanted { tenant, hash, .. } in window {
-            let store = &self.tenants[tenant.index()].store;
-            store.prefetch_value(&worker.tolls.lane(tenant), hash);
+        let likely: ArrayVec<_, WINDOW> = window
+            .iter()
+            .map(|wanted| {
+                let store = &self.tenants[wanted.tenant.index()].store;
+                store.prefetch_item(wanted.hash)
+            })
+            .collect();
+        for (&Wanted { tenant, .. }, likely) in window.iter().zip(likely) {
+            if let Some(likely) = likely {
+                let store = &self.tenants[tenant.index()].store;
+                store.prefetch_value(&worker.tolls.lane(tenant), likely);
+            }
         }
     }
 }

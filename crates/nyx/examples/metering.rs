@@ -112,9 +112,9 @@ impl Rig {
         } = self;
         let engine = &stage.engine;
         worker.enter();
-        let requests = commands.map(|command| engine.request(session, command));
+        let mut requests = commands.map(|command| engine.request(session, command));
         requests
-            .iter()
+            .iter_mut()
             .for_each(|request| engine.warm_item(request));
         for request in &requests {
             engine.warm_value(worker, request);

@@ -76,8 +76,8 @@ impl EngineWork {
         if batch.is_empty() {
             return false;
         }
-        for entry in &batch {
-            if let What::Request(request) = &entry.what {
+        for entry in &mut batch {
+            if let What::Request(request) = &mut entry.what {
                 self.engine.warm_item(request);
             }
         }

@@ -128,7 +128,7 @@ impl Client {
             *key = key_of(pick.0);
         }
         let n = self.load.batch - self.at;
-        let requests: arrayvec::ArrayVec<Request<'_>, BATCH_MAX> = keys[..n]
+        let mut requests: arrayvec::ArrayVec<Request<'_>, BATCH_MAX> = keys[..n]
             .iter()
             .zip(&picks[self.at..])
             .map(|(key, &(_, is_get))| {
@@ -141,7 +141,7 @@ impl Client {
             })
             .collect();
         requests
-            .iter()
+            .iter_mut()
             .for_each(|request| engine.warm_item(request));
         requests
             .iter()

@@ -16,7 +16,9 @@ use nyx_gate::cost::STEPS;
 use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
-use nyx_store::{Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, Writer};
+use nyx_store::{
+    Eras, Eviction, KeyHash, Layout, Likely, Put, PutOutcome, Store, StoreConfig, Writer,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -117,20 +119,18 @@ impl Batch {
         }
     }
 
-    fn prefetch(&self, store: &Store) {
+    fn prefetch(&self, store: &Store) -> [Option<Likely>; BATCH] {
         self.hashes
             .iter()
             .for_each(|&hash| store.prefetch_bucket(hash));
-        self.hashes
-            .iter()
-            .for_each(|&hash| store.prefetch_item(hash));
+        self.hashes.map(|hash| store.prefetch_item(hash))
     }
 
     fn get(&self, store: &Store, lane: &mut Lane<'_>, out: &mut [u8]) -> u64 {
-        self.prefetch(store);
-        self.hashes
-            .iter()
-            .for_each(|&hash| store.prefetch_value(lane, hash));
+        self.prefetch(store)
+            .into_iter()
+            .flatten()
+            .for_each(|likely| store.prefetch_value(lane, likely));
         let mut hits = 0;
         for (key, &hash) in self.keys.iter().zip(&self.hashes) {
             if let Some(item) = store.get(lane, &key[..self.key_len], hash, NOW) {

@@ -36,5 +36,5 @@ pub use request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
     Value,
 };
-pub use store::Store;
+pub use store::{Likely, Store};
 pub use writer::Writer;

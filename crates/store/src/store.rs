@@ -54,6 +54,10 @@ pub struct Store {
     flush: CachePadded<Flush>,
 }
 
+/// An item that is likely the one of a key, for prefetching.
+#[derive(Clone, Copy, Debug)]
+pub struct Likely(Place);
+
 /// What was flushed. Read on every GET, written almost never.
 #[derive(Debug)]
 struct Flush {
@@ -128,20 +132,20 @@ impl Store {
         self.index.prefetch(hash.0);
     }
 
-    /// Second stage, when the bucket is near: brings the candidate's header and key near.
+    /// Second stage, when the bucket is near: brings near the header and key of the item that is
+    /// likely the one, and says which.
     #[inline]
-    pub fn prefetch_item(&self, hash: KeyHash) {
-        if let Some(place) = self.index.candidate(hash.0) {
-            self.items.prefetch(place);
-        }
+    pub fn prefetch_item(&self, hash: KeyHash) -> Option<Likely> {
+        let place = self.index.candidate(hash.0)?;
+        self.items.prefetch(place);
+        Some(Likely(place))
     }
 
-    /// Third stage, when the header is near: brings the candidate's value near.
+    /// Third stage, when the header is near: brings near the value that it states. Within the era
+    /// of the second stage.
     #[inline]
-    pub fn prefetch_value(&self, lane: &Lane<'_>, hash: KeyHash) {
-        if let Some(place) = self.index.candidate(hash.0) {
-            self.items.prefetch_value(lane, place);
-        }
+    pub fn prefetch_value(&self, lane: &Lane<'_>, Likely(place): Likely) {
+        self.items.prefetch_value(lane, place);
     }
 
     /// Finds an item. Does not count an access: see [`Item::mark_access`].

@@ -142,8 +142,8 @@ impl Rig {
             Parse::Need { .. } => panic!("{} is not complete", request.escape_ascii()),
         };
         self.worker.enter();
-        let bound = self.engine.request(session, command);
-        self.engine.warm_item(&bound);
+        let mut bound = self.engine.request(session, command);
+        self.engine.warm_item(&mut bound);
         self.engine.warm_value(&mut self.worker, &bound);
         let now = self.now();
         let outcome = self
