@@ -62,6 +62,11 @@ impl Tenant {
             .fold(Usage::default(), |sum, one| sum + one)
     }
 
+    /// What one worker has used of its device on its behalf.
+    pub fn usage_by(&self, worker: WorkerId) -> Usage {
+        self.accounts[worker.index()].usage()
+    }
+
     /// Its figures, all workers together.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();

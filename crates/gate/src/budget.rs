@@ -14,12 +14,17 @@
 //!
 //! *Thread safety*: all methods take `&self` and may be called from any thread.
 //!
+//! A worker that finds the buckets empty *reserves* what it needs next, and whoever asks after it
+//! comes after it: two workers of one tenant take turns, whichever of them asks more often.
+//!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
 //! forward by what is taken and back by what is given back, so that tokens are neither lost nor
-//! made.
+//! made. It lies in the future only by what is reserved; a change of the limit cancels that.
 
 use nyx_base::{CachePadded, DevicePs, Instant, Nanos};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// A rate of device time: device picoseconds for each second of time. 42 % of a device is 0.42e12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +59,15 @@ impl Rate {
     fn time_to_earn(self, ps: u64) -> u64 {
         (u128::from(ps) * 1_000_000_000).div_ceil(u128::from(self.0.max(1))) as u64
     }
+}
+
+/// Device time that is a worker's own from some moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserved {
+    /// From when on it may be spent.
+    pub from: Instant,
+    ps: u64,
+    changes: u64,
 }
 
 /// What a tenant may use of a device.
@@ -110,6 +124,8 @@ struct Terms {
     burst_ps: AtomicU64,
     delay_units: AtomicU32,
     byte_price_ps: AtomicU64,
+    /// How often the limit was changed.
+    changes: AtomicU64,
 }
 
 /// What has been leased: written by workers, once per lease.
@@ -143,18 +159,25 @@ impl Budget {
                 burst_ps: AtomicU64::new(0),
                 delay_units: AtomicU32::new(0),
                 byte_price_ps: AtomicU64::new(0),
+                changes: AtomicU64::new(0),
             }),
             buckets: CachePadded(Buckets::default()),
         }
     }
 
     /// Sets the limit from now on. A limit set for the first time starts with empty buckets, so
-    /// that time before it does not count as unused.
+    /// that time before it does not count as unused; another limit cancels what is reserved, which
+    /// was to come at the old rate.
     pub fn set_limit(&self, now: Instant, limit: Limit) {
         let terms = &self.terms;
-        if terms.sustained.load(Relaxed) == u64::MAX {
-            self.buckets.sustained_empty_ns.store(now.0, Relaxed);
-            self.buckets.peak_empty_ns.store(now.0, Relaxed);
+        for empty in [
+            &self.buckets.sustained_empty_ns,
+            &self.buckets.peak_empty_ns,
+        ] {
+            match terms.sustained.load(Relaxed) {
+                u64::MAX => empty.store(now.0, Relaxed),
+                _ => drop(empty.fetch_min(now.0, Relaxed)),
+            }
         }
         terms.memory_ns.store(limit.memory.0, Relaxed);
         terms
@@ -162,6 +185,7 @@ impl Budget {
             .store(limit.peak.0.max(limit.sustained.0), Relaxed);
         terms.burst_ps.store(limit.burst.0, Relaxed);
         terms.sustained.store(limit.sustained.0, Relaxed);
+        terms.changes.fetch_add(1, Release);
     }
 
     /// Sets the paper's actuator: a delay of `units` x 10 ns before each access, or
@@ -227,16 +251,43 @@ impl Budget {
         second
     }
 
-    /// When `ps` of device time will be there, if nobody else takes it first.
-    pub fn next(&self, now: Instant, ps: u64) -> Instant {
-        let ready = |empty: &AtomicU64, rate: Rate| {
-            Instant(empty.load(Relaxed).saturating_add(rate.time_to_earn(ps)))
-        };
-        let peak = Rate(self.terms.peak.load(Relaxed));
-        ready(&self.buckets.sustained_empty_ns, self.sustained())
-            .max(ready(&self.buckets.peak_empty_ns, peak))
-            .max(now)
+    /// Makes the next `ps` of device time that nobody has reserved yet the caller's. It counts as
+    /// taken, whether it is redeemed or not.
+    pub fn reserve(&self, now: Instant, ps: u64) -> Reserved {
+        let terms = &self.terms;
+        let changes = terms.changes.load(Acquire);
+        let peak = Rate(terms.peak.load(Relaxed));
+        let burst_ns = peak.time_to_earn(terms.burst_ps.load(Relaxed));
+        let memory_ns = terms.memory_ns.load(Relaxed);
+        let bucket = &self.buckets.sustained_empty_ns;
+        let first = book(bucket, self.sustained(), memory_ns, now, ps);
+        let second = book(&self.buckets.peak_empty_ns, peak, burst_ns, now, ps);
+        Reserved {
+            from: Instant(first.max(second)).max(now),
+            ps,
+            changes,
+        }
     }
+
+    /// What was reserved, when its time has come; nothing where the limit was changed since. The
+    /// moment to come again where it is too early.
+    pub fn redeem(&self, now: Instant, reserved: Reserved) -> Result<u64, Instant> {
+        if reserved.changes != self.terms.changes.load(Acquire) {
+            return Ok(0);
+        }
+        if now < reserved.from {
+            return Err(reserved.from);
+        }
+        Ok(reserved.ps)
+    }
+}
+
+/// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the time at which
+/// it will have earned that.
+fn book(empty: &AtomicU64, rate: Rate, depth_ns: u64, now: Instant, ps: u64) -> u64 {
+    let then = |seen: u64| seen.max(now.0.saturating_sub(depth_ns)) + rate.time_to_earn(ps);
+    let before = empty.fetch_update(Relaxed, Relaxed, |seen| Some(then(seen)));
+    then(before.unwrap_or_else(|seen| seen))
 }
 
 /// Takes up to `want_ps` from one bucket: a bucket that was empty at `empty` has earned
@@ -343,13 +394,30 @@ mod tests {
     }
 
     #[test]
-    fn next_says_when_to_come_again() {
+    fn what_is_reserved_comes_in_the_order_of_asking() {
         let budget = limited(0.5);
         while drain(&budget, 10 * MS) > 0 {}
-        let want = 1_000_000;
-        let at = budget.next(Instant(10 * MS), want);
-        assert_eq!(budget.lease(at, want), want);
-        assert!(at > Instant(10 * MS));
+        let now = Instant(10 * MS);
+        let first = budget.reserve(now, 1_000_000);
+        let second = budget.reserve(now, 1_000_000);
+        assert!(now < first.from && first.from < second.from);
+        assert_eq!(budget.redeem(now, first), Err(first.from));
+        // Whoever comes later gets nothing of it, even if it asks before the others redeem.
+        assert_eq!(budget.lease(second.from, u64::MAX >> 20), 0);
+        assert_eq!(budget.redeem(second.from, first), Ok(1_000_000));
+        assert_eq!(budget.redeem(second.from, second), Ok(1_000_000));
+    }
+
+    #[test]
+    fn a_new_limit_does_not_wait_for_what_was_reserved_under_the_old_one() {
+        let budget = limited(1e-6);
+        let now = Instant(10 * MS);
+        let reserved = budget.reserve(now, 1_000_000_000);
+        assert!(reserved.from.since(now) > Nanos::from_secs(100));
+        budget.set_limit(now, Limit::sustained(Rate::of_share(0.5)));
+        assert_eq!(budget.redeem(now, reserved), Ok(0));
+        let soon = now + Nanos::from_millis(1);
+        assert!(budget.lease(soon, 1_000_000) > 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! accounts (it writes) and the budgets (it reads and leases).
 
 use crate::account::Account;
-use crate::budget::{Budget, DELAY_INFINITE, DELAY_UNIT};
+use crate::budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Reserved};
 use crate::cost::CostTable;
 use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
 use nyx_media::{Front, Media, Op, Via};
@@ -20,6 +20,9 @@ use std::sync::Arc;
 pub const SPIN_MAX: Nanos = Nanos(2_000);
 /// Delays are paid in pieces of at least this: a spin of 10 ns takes 23 ns, one of 200 is exact.
 const SPIN_MIN: Nanos = Nanos(200);
+
+/// Who has to wait waits for this many leases, so that it does not wake for each of them.
+const HOLD_QUANTA: u64 = 5;
 
 /// One device as every tenant on it shares it.
 pub struct Device {
@@ -50,6 +53,8 @@ struct LaneState {
     budget: Arc<Budget>,
     /// Leased and not yet spent; negative after an access that cost more than was left.
     lease_ps: i64,
+    /// What the worker waits for, where it was granted too little.
+    reserved: Option<Reserved>,
     /// Delay owed and not yet paid.
     debt: Nanos,
 }
@@ -108,6 +113,7 @@ impl Tolls {
             account,
             budget,
             lease_ps: 0,
+            reserved: None,
             debt: Nanos::ZERO,
         });
     }
@@ -171,16 +177,33 @@ impl Lane<'_> {
     /// Leases some more. Out of line: it happens once for many accesses.
     #[inline(never)]
     fn renew(&mut self, now: Instant) -> Gate {
-        let quantum = self.state.budget.quantum();
-        let owed = self.state.lease_ps.unsigned_abs();
-        self.state.lease_ps += self.state.budget.lease(now, owed + quantum) as i64;
-        if self.state.lease_ps > 0 {
+        let state = &mut *self.state;
+        let budget = &state.budget;
+        match state.reserved.map(|reserved| budget.redeem(now, reserved)) {
+            Some(Err(until)) => {
+                state.account.holds.add(1);
+                return Gate::Closed { until };
+            }
+            Some(Ok(ps)) => {
+                state.lease_ps += ps as i64;
+                state.reserved = None;
+            }
+            None => {}
+        }
+        let quantum = budget.quantum();
+        if state.lease_ps <= 0 {
+            let owed = state.lease_ps.unsigned_abs();
+            state.lease_ps += budget.lease(now, owed + quantum) as i64;
+        }
+        if state.lease_ps > 0 {
             return Gate::Open;
         }
-        self.state.account.holds.add(1);
-        let missing = self.state.lease_ps.unsigned_abs() + quantum;
+        state.account.holds.add(1);
+        let missing = state.lease_ps.unsigned_abs() + HOLD_QUANTA * quantum;
+        let reserved = budget.reserve(now, missing);
+        state.reserved = Some(reserved);
         Gate::Closed {
-            until: self.state.budget.next(now, missing),
+            until: reserved.from,
         }
     }
 
@@ -259,5 +282,92 @@ impl Lane<'_> {
     #[inline]
     pub fn prefetch_write(&self, at: u64, len: usize) {
         self.state.device.media.prefetch_write(at, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Limit, Rate};
+    use nyx_media::mapped::Mapped;
+
+    /// Nobody spins here.
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Instant {
+            Instant(0)
+        }
+        fn spin_until(&self, _until: Instant) {}
+    }
+
+    const TENANT: TenantId = TenantId(0);
+    const MS: u64 = 1_000_000;
+
+    fn tolls(worker: u16, device: &Arc<Device>, budget: &Arc<Budget>) -> Tolls {
+        let mut tolls = Tolls::new(WorkerId(worker), Arc::new(Still));
+        let account = Arc::new(CachePadded(Account::default()));
+        tolls.open(TENANT, device.clone(), account, budget.clone());
+        tolls
+    }
+
+    fn device() -> Arc<Device> {
+        let rates = [1e6; crate::cost::STEPS];
+        Arc::new(Device {
+            name: "test".into(),
+            media: Arc::new(Mapped::anonymous(1 << 16).expect("memory")),
+            cost: CostTable::from_max_iops(&rates, &rates),
+        })
+    }
+
+    /// Reads while the gate lets it, at most `most` times; when to come again.
+    fn read_all(tolls: &mut Tolls, now: Instant, most: u64, reads: &mut u64) -> Instant {
+        let mut into = [0; 64];
+        for _ in 0..most {
+            let mut lane = tolls.lane(TENANT);
+            match lane.gate(now) {
+                Gate::Open => lane.read(0, &mut into),
+                Gate::Closed { until } => return until,
+            }
+            *reads += 1;
+        }
+        now
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_as_it_was_told_gets_as_much_as_one_that_keeps_asking() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        let mut restless = tolls(0, &device, &budget);
+        let mut patient = tolls(1, &device, &budget);
+        let (mut often, mut seldom, mut wake) = (0, 0, Instant(0));
+        for now in (MS..1_000 * MS).step_by(1_000).map(Instant) {
+            read_all(&mut restless, now, 8, &mut often);
+            if wake <= now {
+                wake = read_all(&mut patient, now, u64::MAX, &mut seldom);
+            }
+        }
+        let share = seldom as f64 / (often + seldom) as f64;
+        assert!(
+            (0.45..0.55).contains(&share),
+            "{seldom} of {}",
+            often + seldom
+        );
+        let used = (often + seldom) as f64 * 1e-6;
+        assert!((used - 0.1).abs() < 0.002, "{used} of the device");
+    }
+
+    #[test]
+    fn who_is_held_need_not_come_again_for_each_access() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.5)));
+        let mut tolls = tolls(0, &device, &budget);
+        let (mut reads, mut wakes, mut now) = (0, 0, Instant(MS));
+        while now < Instant(101 * MS) {
+            now = read_all(&mut tolls, now, u64::MAX, &mut reads);
+            wakes += 1;
+        }
+        assert!(reads > 49_000, "{reads} reads");
+        assert!(wakes < 1_100, "{wakes} wakes in 100 ms");
     }
 }

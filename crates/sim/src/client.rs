@@ -164,6 +164,8 @@ impl Client {
         }
         worker.settle();
         drop(requests);
+        // It may be long until its turn comes again, and others may need what it has looked at.
+        worker.leave();
         if self.at == self.load.batch {
             self.pick();
         }

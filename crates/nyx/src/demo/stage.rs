@@ -124,6 +124,12 @@ impl Stage {
         self.engine.tenants()[place].usage().used
     }
 
+    /// What worker `index` has charged it so far.
+    pub fn used_by(&self, place: usize, index: u16) -> DevicePs {
+        let tenant = &self.engine.tenants()[place];
+        tenant.usage_by(WorkerId(index)).used
+    }
+
     /// The device time of all accesses so far by the model's own count; nothing where there is no
     /// model.
     pub fn busy(&self) -> DevicePs {
