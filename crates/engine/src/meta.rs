@@ -11,7 +11,7 @@ use nyx_proto::{
     Expiry, Exptime, KeyBuf, MetaArith, MetaDebug, MetaDelete, MetaGet, MetaHead, MetaSet, Out,
     StoreVerb,
 };
-use nyx_store::{Condition, DeleteOutcome, Item, KeyHash, Put, PutOutcome, Side};
+use nyx_store::{Condition, DeleteOutcome, Invalidation, Item, KeyHash, Put, PutOutcome, Side};
 
 impl<'e> Cx<'e, '_> {
     fn end_of(&self, exptime: Exptime) -> UnixSeconds {
@@ -266,10 +266,15 @@ impl<'e> Cx<'e, '_> {
         let outcome = if meta.clears_value() {
             self.clear_value(meta, key, hash)
         } else if meta.invalidates() {
-            let end = meta.ttl().map(|ttl| self.end_of(ttl));
-            let lane = &mut self.lane;
+            let asked = Invalidation {
+                key,
+                hash,
+                condition,
+                expiry: meta.ttl().map(|ttl| self.end_of(ttl)),
+                cas: meta.cas_new(),
+            };
             self.store
-                .invalidate(self.writer, lane, key, hash, condition, end, unix)
+                .invalidate(self.writer, &mut self.lane, &asked, unix)
         } else {
             self.remove(key, hash, condition)
         };

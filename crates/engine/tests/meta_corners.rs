@@ -42,6 +42,19 @@ fn a_value_of_the_wrong_age_is_not_appended() {
 }
 
 #[test]
+fn a_cas_value_that_the_client_names_is_the_items_after_every_change() {
+    talk(&[
+        "ms k 1 E7|a => HD",
+        "ms k 1 MA E8|b => HD",
+        "mg k c => HD c8",
+        "ms k 1 MP E9|c => HD",
+        "mg k c => HD c9",
+        "md k I E10 => HD",
+        "mg k c => HD c10 W X",
+    ]);
+}
+
+#[test]
 fn an_append_tells_the_length_of_the_whole_value() {
     talk(&[
         "ms k 3|abc => HD",

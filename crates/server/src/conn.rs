@@ -4,6 +4,7 @@
 //! lent for as long as bytes wait in them, so that ten thousand idle clients cost their sockets.
 
 use crate::listen::Stream;
+use nyx_base::Instant;
 use nyx_engine::Session;
 use nyx_proto::{Limits, Out};
 
@@ -97,12 +98,12 @@ pub(crate) struct Conn {
     pub(crate) eof: bool,
     /// Close as soon as the output is written.
     pub(crate) closing: bool,
-    /// When the client was last heard, in seconds of the worker's clock.
-    pub(crate) heard_s: u32,
+    /// When bytes last came from the client or went to it.
+    pub(crate) stirred: Instant,
 }
 
 impl Conn {
-    pub(crate) fn new(stream: Stream, session: Session, limits: Limits, now_s: u32) -> Conn {
+    pub(crate) fn new(stream: Stream, session: Session, limits: Limits, now: Instant) -> Conn {
         Conn {
             stream,
             session,
@@ -118,7 +119,7 @@ impl Conn {
             ending: false,
             eof: false,
             closing: false,
-            heard_s: now_s,
+            stirred: now,
         }
     }
 }

@@ -28,4 +28,4 @@ mod timer;
 mod worker;
 
 pub use listen::{Address, Door};
-pub use running::{Answer, Running, ServerConfig, ServerError, start};
+pub use running::{Answer, Bound, Running, ServerConfig, ServerError, bind};

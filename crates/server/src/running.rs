@@ -76,20 +76,45 @@ pub struct Running {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Starts a server: binds every door first, so that an address in use is an error before anything
-/// runs.
-pub fn start(
-    config: &ServerConfig,
-    answer: Answer,
-    workers: u16,
-    clock: Arc<dyn Clock>,
-) -> Result<Running, ServerError> {
+/// A server whose addresses are taken and that does not answer yet: clients may connect already,
+/// and wait.
+pub struct Bound {
+    config: ServerConfig,
+    listeners: Vec<(Listener, Door)>,
+}
+
+/// Takes every address of a configuration, so that one in use is an error before anything else is
+/// done.
+pub fn bind(config: ServerConfig) -> Result<Bound, ServerError> {
     let bound: Result<Vec<(Listener, Door)>, ServerError> = config
         .doors
         .iter()
         .map(|door| Ok((Listener::bind(&door.address, config.backlog)?, door.clone())))
         .collect();
-    let listeners = bound?;
+    Ok(Bound {
+        listeners: bound?,
+        config,
+    })
+}
+
+impl Bound {
+    /// Starts to answer.
+    pub fn start(
+        self,
+        answer: Answer,
+        workers: u16,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Running, ServerError> {
+        start(self, answer, workers, clock)
+    }
+}
+
+fn start(
+    Bound { config, listeners }: Bound,
+    answer: Answer,
+    workers: u16,
+    clock: Arc<dyn Clock>,
+) -> Result<Running, ServerError> {
     let listening = listeners
         .iter()
         .map(|(listener, _)| listener.address())
@@ -140,6 +165,7 @@ pub fn start(
         inboxes: running.inboxes.clone(),
         shared,
         next: 0,
+        refused: Refused::default(),
     };
     running.spawn("nyx-accept".into(), None, move || acceptor.run())?;
     Ok(running)
@@ -243,6 +269,27 @@ struct Acceptor {
     inboxes: Vec<Arc<Inbox>>,
     shared: Arc<Shared>,
     next: usize,
+    refused: Refused,
+}
+
+/// Connections that could not be accepted, told of at most once in [`TELL_EVERY`].
+#[derive(Default)]
+struct Refused {
+    since_told: u64,
+    told: Option<std::time::Instant>,
+}
+
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+impl Refused {
+    fn note(&mut self, error: &io::Error) {
+        self.since_told += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            let times = self.since_told;
+            tracing::warn!(%error, times, "connections could not be accepted");
+            (self.since_told, self.told) = (0, Some(std::time::Instant::now()));
+        }
+    }
 }
 
 impl Acceptor {
@@ -291,7 +338,7 @@ impl Acceptor {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if is_passing(&error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    self.refused.note(&error);
                     // Out of descriptors: wait for some to be closed instead of asking again at
                     // once.
                     std::thread::sleep(Duration::from_millis(10));

@@ -69,7 +69,7 @@ pub(crate) struct WorkerLoop {
     index: usize,
     shared: Arc<Shared>,
     clock: Arc<dyn Clock>,
-    idle_timeout_s: Option<u32>,
+    idle_timeout: Option<Nanos>,
     process: Box<dyn Process>,
     conns: Conns,
     pool: Pool,
@@ -102,7 +102,7 @@ impl WorkerLoop {
             index,
             shared,
             clock,
-            idle_timeout_s,
+            idle_timeout: idle_timeout_s.map(|s| Nanos::from_secs(u64::from(s))),
             process,
             conns: Conns::default(),
             pool: Pool::default(),
@@ -141,7 +141,7 @@ impl WorkerLoop {
                 match event.token() {
                     WAKE => self.adopt(now),
                     TIMER => {}
-                    Token(slot) => self.touched(slot, event),
+                    Token(slot) => self.touched(slot, event, now),
                 }
             }
             self.release(now);
@@ -179,7 +179,7 @@ impl WorkerLoop {
             } = arrival;
             let slot = self
                 .conns
-                .insert(Conn::new(stream, session, limits, now.unix.0));
+                .insert(Conn::new(stream, session, limits, now.mono));
             let conn = self.conns.at(slot);
             match conn.stream.register(self.poll.registry(), Token(slot)) {
                 Ok(()) => self.enqueue(slot),
@@ -192,7 +192,7 @@ impl WorkerLoop {
     }
 
     /// An event: the socket has something for us, or takes something again.
-    fn touched(&mut self, slot: usize, event: &Event) {
+    fn touched(&mut self, slot: usize, event: &Event, now: Now) {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
@@ -201,7 +201,7 @@ impl WorkerLoop {
         // be read until it says so itself.
         conn.ending |= event.is_read_closed();
         if event.is_writable() && conn.out.is_some() {
-            self.resume_output(slot);
+            self.resume_output(slot, now);
         }
         self.enqueue(slot);
     }
@@ -269,7 +269,7 @@ impl WorkerLoop {
             match receive(conn, &mut input) {
                 Ok(n) => {
                     self.shared.workers[self.index].bytes_read.add(n as u64);
-                    conn.heard_s = now.unix.0;
+                    conn.stirred = now.mono;
                 }
                 Err(_) => {
                     // The client is gone; what it had sent before is of no use to anybody.
@@ -336,7 +336,10 @@ impl WorkerLoop {
         let starved = (member.need.is_some() && !stopped) || conn.input.is_none();
         let figures = &self.shared.workers[self.index];
         match send(conn, self.poll.registry(), slot, &mut out) {
-            Ok(n) => figures.bytes_written.add(n as u64),
+            Ok(n) => {
+                figures.bytes_written.add(n as u64);
+                conn.stirred = now.mono;
+            }
             Err(_) => {
                 self.close(slot);
                 return;
@@ -355,7 +358,7 @@ impl WorkerLoop {
     }
 
     /// The socket takes bytes again.
-    fn resume_output(&mut self, slot: usize) {
+    fn resume_output(&mut self, slot: usize, now: Now) {
         let conn = self.conns.at(slot);
         let Some(mut out) = conn.out.take() else {
             return;
@@ -365,6 +368,7 @@ impl WorkerLoop {
             Err(_) => self.close(slot),
             Ok(n) => {
                 self.shared.workers[self.index].bytes_written.add(n as u64);
+                conn.stirred = now.mono;
                 if !out.is_empty() {
                     conn.out = Some(out);
                     return;
@@ -392,14 +396,14 @@ impl WorkerLoop {
             } else {
                 Nanos::from_secs(1)
             };
-        let Some(limit_s) = self.idle_timeout_s else {
+        let Some(limit) = self.idle_timeout else {
             return;
         };
         for slot in self.conns.slots() {
             let silent = self.conns.get_mut(slot).is_some_and(|conn| {
                 // Who is on the ready list has something to do; its slot must not change hands.
                 let busy = conn.held || conn.queued;
-                !busy && now.unix.0.saturating_sub(conn.heard_s) > limit_s
+                !busy && now.mono.since(conn.stirred) > limit
             });
             if silent {
                 self.close(slot);

@@ -16,16 +16,34 @@ use crate::writer::{Lot, Writer};
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
 
+/// What to invalidate, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Invalidation<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its hash.
+    pub hash: KeyHash,
+    /// What must hold; others than `CasIs` mean `Always`.
+    pub condition: Condition,
+    /// The item's new end.
+    pub expiry: Option<UnixSeconds>,
+    /// Its new CAS unique; the store chooses one where this is none.
+    pub cas: Option<u64>,
+}
+
 /// A change to an item that is written again.
 struct Change<'a> {
     expiry: Option<UnixSeconds>,
     invalidate: bool,
+    /// The new version's CAS unique, where the client names one.
+    cas: Option<u64>,
     add: Option<(Side, Value<'a>)>,
 }
 
 impl Store {
-    /// Adds `put.value` at one end of an item's value; flags and expiry of `put` are ignored, its
-    /// condition may be `Always` or `CasIs`. `NotStored` where there is no item.
+    /// Adds `put.value` at one end of an item's value and gives it the CAS unique `put.cas`; flags
+    /// and expiry of `put` are ignored, its condition may be `Always` or `CasIs`. `NotStored` where
+    /// there is no item.
     pub fn extend(
         &self,
         w: &mut Writer,
@@ -37,6 +55,7 @@ impl Store {
         let change = Change {
             expiry: None,
             invalidate: false,
+            cas: put.cas,
             add: Some((side, put.value)),
         };
         match self.rewrite(w, lane, (put.key, put.hash), put.condition, &change, now) {
@@ -45,22 +64,26 @@ impl Store {
         }
     }
 
-    /// Marks an item stale and its token to recache as not given (meta `md` with `I`), and gives it
-    /// a new end where `expiry` is some. Its CAS unique changes.
-    #[allow(clippy::too_many_arguments)]
+    /// Marks an item stale and its token to recache as not given (meta `md` with `I`). Its CAS
+    /// unique changes.
     pub fn invalidate(
         &self,
         w: &mut Writer,
         lane: &mut Lane<'_>,
-        key: &[u8],
-        hash: KeyHash,
-        condition: Condition,
-        expiry: Option<UnixSeconds>,
+        asked: &Invalidation<'_>,
         now: UnixSeconds,
     ) -> DeleteOutcome {
+        let &Invalidation {
+            key,
+            hash,
+            condition,
+            expiry,
+            cas,
+        } = asked;
         let change = Change {
             expiry,
             invalidate: true,
+            cas,
             add: None,
         };
         match self.rewrite(w, lane, (key, hash), condition, &change, now) {
@@ -102,6 +125,7 @@ impl Store {
         let change = Change {
             expiry: Some(expiry),
             invalidate: false,
+            cas: None,
             add: None,
         };
         let outcome = self.rewrite(w, lane, (key, hash), Condition::Always, &change, now);
@@ -190,7 +214,7 @@ impl Store {
         header.cas = match change.add.is_none() && !change.invalidate {
             true if state.is_cas_seen() => Some(self.cas(found)),
             true => header.cas,
-            false => None,
+            false => change.cas,
         };
         (self.items.footprint(&header).medium <= self.config.segment_bytes).then_some(header)
     }

@@ -29,6 +29,7 @@ mod store;
 mod walk;
 mod writer;
 
+pub use change::Invalidation;
 pub use config::{Eviction, Layout, StoreConfig, StoreError};
 pub use eras::Eras;
 pub use item::Item;

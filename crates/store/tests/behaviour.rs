@@ -4,8 +4,8 @@ mod rig;
 
 use nyx_base::UnixSeconds;
 use nyx_store::{
-    Condition, DeleteOutcome, Eviction, Layout, Put, PutOutcome, Side, StoreConfig, StoreError,
-    Value,
+    Condition, DeleteOutcome, Eviction, Invalidation, Layout, Put, PutOutcome, Side, StoreConfig,
+    StoreError, Value,
 };
 use rig::{Rig, START, Worker, small, value_of};
 
@@ -266,16 +266,14 @@ fn deletes_and_invalidations() {
         assert_eq!(delete(w, Condition::CasIs(cas + 1)), DeleteOutcome::Exists);
         let (store, now) = (w.store, w.now);
         let lane = &mut w.tolls.lane(rig::TENANT);
-        let always = Condition::Always;
-        let done = store.invalidate(
-            &mut w.writer,
-            lane,
-            b"k",
+        let asked = Invalidation {
+            key: b"k",
             hash,
-            always,
-            Some(after(30)),
-            now,
-        );
+            condition: Condition::Always,
+            expiry: Some(after(30)),
+            cas: None,
+        };
+        let done = store.invalidate(&mut w.writer, lane, &asked, now);
         assert_eq!(done, DeleteOutcome::Deleted);
         let item = store
             .get(&mut w.lane(), b"k", hash, now)

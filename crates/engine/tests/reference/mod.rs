@@ -272,7 +272,7 @@ impl Reference {
             return line(refused);
         }
         if let (Verb::Append | Verb::Prepend, Some(old)) = (verb, old) {
-            return match self.extend(key, old, &data, verb == Verb::Append) {
+            return match self.extend(key, old, &data, verb == Verb::Append, None) {
                 Some(_) => line("STORED\r\n"),
                 None => line(TOO_LARGE),
             };
@@ -287,21 +287,27 @@ impl Reference {
         line("STORED\r\n")
     }
 
-    /// Appends or prepends: all but the value stays as it is. None where it grows too large. The
-    /// new cas value is the store's: what is changed and not replaced heeds no `E`.
-    fn extend(&mut self, key: usize, old: Item, data: &[u8], append: bool) -> Option<usize> {
+    /// Appends or prepends: all but the value stays as it is, and the cas value is `cas` or the
+    /// store's choice. None where it grows too large.
+    fn extend(
+        &mut self,
+        key: usize,
+        old: Item,
+        data: &[u8],
+        append: bool,
+        cas: Option<u64>,
+    ) -> Option<()> {
         let value = match append {
             true => [&old.value, data].concat(),
             false => [data, &old.value].concat(),
         };
-        let len = value.len();
-        if len > VALUE_LEN_MAX {
+        if value.len() > VALUE_LEN_MAX {
             return None;
         }
         let accessed = old.accessed;
-        self.write(key, Item { value, ..old }, None);
+        self.write(key, Item { value, ..old }, cas);
         self.items.get_mut(&key)?.accessed = accessed;
-        Some(len)
+        Some(())
     }
 
     /// None on a miss, none within where there is no number.
@@ -468,7 +474,7 @@ impl Reference {
             return self.finish_set(meta, sent, "EX");
         }
         let append = meta.mode('S') == 'A';
-        match self.extend(meta.key, old, &sent.value, append) {
+        match self.extend(meta.key, old, &sent.value, append, meta.number('E')) {
             None => line(TOO_LARGE),
             Some(_) => {
                 // The length is that of the whole value.
@@ -506,8 +512,7 @@ impl Reference {
                 won: false,
                 ..old
             };
-            // As in `extend`: no `E` here.
-            self.write(meta.key, stale, None);
+            self.write(meta.key, stale, cas);
             if let Some(item) = self.items.get_mut(&meta.key) {
                 item.accessed = accessed;
             }

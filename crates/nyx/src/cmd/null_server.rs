@@ -49,7 +49,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let answer = Answer::Canned {
         value_len: args.value_bytes,
     };
-    let running = nyx_server::start(&config, answer, args.workers, Arc::new(TscClock::start()))
+    let running = nyx_server::bind(config)
+        .and_then(|bound| bound.start(answer, args.workers, Arc::new(TscClock::start())))
         .map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
     for address in running.listening() {
         tracing::info!(address, "answering every key with the same hit");

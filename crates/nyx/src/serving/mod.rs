@@ -15,7 +15,7 @@ use nyx_base::Clock;
 use nyx_engine::{Engine, EngineConfig, Users};
 use nyx_gate::Device;
 use nyx_media::{Mapped, TscClock};
-use nyx_server::{Address, Answer, Door, Running, ServerConfig};
+use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
 use std::sync::Arc;
 
 /// What a command, and not a configuration, says about a server.
@@ -40,6 +40,11 @@ impl Serving {
     /// Errors: exit 73 or 74 where a data file cannot be made or used, 71 where the system refuses,
     /// 69 where an address is in use.
     pub fn start(config: &Config, options: Options) -> Result<Serving, Failure> {
+        let unavailable = |error: ServerError| Failure::new(Exit::Unavailable, error.to_string());
+        // Before anything that takes long, such as a first profile.
+        let logins = tenants::logins(config);
+        let doors = tenants::doors(config, &logins);
+        let bound = nyx_server::bind(server_config(config, doors, options)).map_err(unavailable)?;
         make_data_dir(config, options)?;
         let clock: Arc<dyn Clock> = Arc::new(TscClock::start());
         let opened: Result<Vec<_>, Failure> = config
@@ -57,12 +62,10 @@ impl Serving {
             devices,
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
-        let logins = tenants::logins(config);
-        let doors = tenants::doors(config, &logins);
-        let server = server_config(config, doors, options);
         let answer = Answer::Engine(Arc::new(engine));
-        let running = nyx_server::start(&server, answer, config.server.workers, clock)
-            .map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
+        let running = bound
+            .start(answer, config.server.workers, clock)
+            .map_err(unavailable)?;
         Ok(Serving {
             running,
             media,

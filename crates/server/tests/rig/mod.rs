@@ -9,7 +9,7 @@ use nyx_gate::{CostTable, Device};
 use nyx_media::{Mapped, TscClock};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
-use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError, start};
+use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError, bind};
 use nyx_store::{Eviction, Layout};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -90,7 +90,7 @@ impl Server {
     /// A server for an engine.
     pub(crate) fn start(engine: Arc<Engine>, config: &ServerConfig) -> Result<Server, ServerError> {
         let answer = Answer::Engine(engine.clone());
-        let running = start(config, answer, 1, Arc::new(TscClock::start()))?;
+        let running = bind(config.clone())?.start(answer, 1, Arc::new(TscClock::start()))?;
         Ok(Server { engine, running })
     }
 
