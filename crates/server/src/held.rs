@@ -9,6 +9,8 @@ pub(crate) type ConnId = (usize, u32);
 
 /// How soon a tenant is asked again where only the controller can tell when its time has come.
 const ASK_AGAIN: Nanos = Nanos::from_millis(1);
+/// How soon it is asked again in any case: its limit may have been raised meanwhile.
+const ASK_AGAIN_MOST: Nanos = Nanos::from_millis(20);
 
 #[derive(Default)]
 struct Queue {
@@ -37,10 +39,9 @@ impl Held {
         now: Instant,
         first: bool,
     ) {
-        let until = if until == Instant::NEVER {
-            now + ASK_AGAIN
-        } else {
-            until
+        let until = match until {
+            Instant::NEVER => now + ASK_AGAIN,
+            until => until.min(now + ASK_AGAIN_MOST),
         };
         let at = tenant.index();
         if self.queues.len() <= at {
@@ -96,6 +97,13 @@ mod tests {
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(3);
     const NOW: Instant = Instant(10);
+
+    #[test]
+    fn nobody_sleeps_so_long_that_a_raised_limit_goes_unnoticed() {
+        let mut held = Held::default();
+        held.hold(A, (1, 0), NOW + Nanos::from_secs(10), NOW, false);
+        assert_eq!(held.next(), NOW + ASK_AGAIN_MOST);
+    }
 
     #[test]
     fn tenants_wait_apart_and_in_order() {

@@ -247,8 +247,8 @@ fn speed(millions: u64) {
             let moved = rig.store.figures().relocations - moved;
             let two = measure(&rig, items, 2, set_percent);
             println!(
-                "    {name:<14} wall: {:6.2} by 1 thread, {:6.2} by 2  per CPU-second: {:6.2}, {:6.2}  \
-                 moved for each: {:.2}",
+                "    {name:<14} wall: {:6.2} by 1 thread, {:6.2} by 2  \
+                 per CPU-second: {:6.2}, {:6.2}  moved for each: {:.2}",
                 one.wall,
                 two.wall,
                 one.cpu,
