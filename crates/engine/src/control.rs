@@ -5,17 +5,23 @@
 //! be kept, because leases are computed from time and not handed out by ticks.
 
 use crate::engine::Engine;
-use nyx_base::{DevicePs, Instant, Nanos};
+use crate::tenant::Tenant;
+use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{DELAY_INFINITE, Limit, Rate};
-use nyx_policy::{Delay, Policy, Seen, Want};
+use nyx_policy::{Decision, Delay, Policy, Seen, Want};
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-/// The policy and what it last saw and wanted.
+/// How many decisions are kept for those who ask.
+const DECISIONS_KEPT: usize = 256;
+
+/// The policy and what it last saw, wanted and did.
 pub(crate) struct Controller {
     policy: Box<dyn Policy>,
     seen: Vec<Seen>,
     want: Vec<Want>,
     in_force: Vec<Option<Want>>,
+    decisions: VecDeque<Decision>,
 }
 
 impl Controller {
@@ -25,6 +31,30 @@ impl Controller {
             seen: vec![Seen::default(); tenants],
             want: vec![Want::default(); tenants],
             in_force: vec![None; tenants],
+            decisions: VecDeque::with_capacity(DECISIONS_KEPT),
+        }
+    }
+
+    fn look(&mut self, tenants: &[Tenant]) {
+        for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
+            let usage = tenant.usage();
+            seen.used = usage.used;
+            seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
+            seen.ops = usage.reads.wrapping_add(usage.writes);
+            seen.holds = usage.holds;
+            seen.latencies.clear();
+            if self.policy.measures(at) {
+                tenant.add_latencies(&mut seen.latencies);
+            }
+        }
+    }
+
+    fn remember(&mut self) {
+        for decision in self.policy.take_decisions() {
+            if self.decisions.len() == DECISIONS_KEPT {
+                self.decisions.pop_front();
+            }
+            self.decisions.push_back(decision);
         }
     }
 }
@@ -37,16 +67,11 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let controller = &mut *guard;
-        for (seen, tenant) in controller.seen.iter_mut().zip(&self.tenants) {
-            let usage = tenant.usage();
-            *seen = Seen {
-                used: usage.used,
-                bytes: usage.read_bytes.wrapping_add(usage.written_bytes),
-            };
-        }
+        controller.look(&self.tenants);
         controller
             .policy
             .step(now, &controller.seen, &mut controller.want);
+        controller.remember();
         let wants = controller.want.iter().zip(&mut controller.in_force);
         for ((&want, in_force), tenant) in wants.zip(&self.tenants) {
             // Buckets are not touched when nothing changes, so that a tick cannot refill them.
@@ -73,6 +98,21 @@ impl Engine {
             .unwrap_or_else(PoisonError::into_inner)
             .policy
             .name()
+    }
+
+    /// The last decisions of the policy, oldest first.
+    pub fn decisions(&self) -> Vec<Decision> {
+        let guard = self.controller.lock();
+        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        controller.decisions.iter().cloned().collect()
+    }
+
+    /// Records that `n` requests of a tenant took so long each, from when they came to when their
+    /// answer was there. For the drivers, who have the clock. Only the worker's own thread.
+    #[inline]
+    pub fn record(&self, worker: WorkerId, tenant: TenantId, took: Nanos, n: u32) {
+        let tenant = &self.tenants[tenant.index()];
+        tenant.latency_counter(worker).add(took, n);
     }
 
     /// What the policy wants of each tenant, in their order.

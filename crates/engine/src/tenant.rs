@@ -2,7 +2,7 @@
 
 use crate::config::{HoldAction, TenantConfig};
 use crate::counters::{Counters, Counts};
-use nyx_base::{CachePadded, TenantId, WorkerId};
+use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Usage};
 use nyx_store::Store;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub struct Tenant {
     pub(crate) budget: Arc<Budget>,
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
+    latencies: Vec<LatencyCounter>,
 }
 
 impl Tenant {
@@ -26,6 +27,7 @@ impl Tenant {
             budget: Arc::new(Budget::unlimited()),
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
+            latencies: (0..workers).map(|_| LatencyCounter::default()).collect(),
         }
     }
 
@@ -65,6 +67,17 @@ impl Tenant {
     /// What one worker has used of its device on its behalf.
     pub fn usage_by(&self, worker: WorkerId) -> Usage {
         self.accounts[worker.index()].usage()
+    }
+
+    /// Adds what its drivers have recorded of its latencies, all workers together.
+    pub fn add_latencies(&self, sum: &mut Latencies) {
+        self.latencies
+            .iter()
+            .for_each(|counter| counter.add_to(sum));
+    }
+
+    pub(crate) fn latency_counter(&self, worker: WorkerId) -> &LatencyCounter {
+        &self.latencies[worker.index()]
     }
 
     /// Its figures, all workers together.

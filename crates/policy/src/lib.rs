@@ -2,23 +2,32 @@
 //!
 //! What this room never does: read a clock, draw a random number, start a thread, know a device, a
 //! medium or a protocol. The server and the simulator run the very same objects; time is handed in.
-//! A policy's experiments (from a later issue on) are states inside it.
+//! A policy's experiments are states inside it.
 //!
+//! * [`mechanism`]: what policies are made of: windows, interference, stand-alone runs.
 //! * [`sharing`]: the policies of NyxCache section 3.4.
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
-use nyx_base::{DevicePs, Instant, Nanos};
+use nyx_base::{DevicePs, Instant, Latencies, Nanos};
 
 pub mod baselines;
+pub mod mechanism;
 pub mod sharing;
 
-/// What a policy sees of one tenant on one device. Counts are totals since the tenant's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a policy sees of one tenant on one device. Counts are totals since the tenant's start, and
+/// wrap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Device time charged.
     pub used: DevicePs,
     /// Bytes moved to and from the device.
     pub bytes: u64,
+    /// Accesses to the device.
+    pub ops: u64,
+    /// How often it was held.
+    pub holds: u64,
+    /// Latencies of its requests, for tenants that the policy wants to measure.
+    pub latencies: Latencies,
 }
 
 /// What a policy wants of one tenant on one device. It stays in force until the next step changes
@@ -46,15 +55,68 @@ pub enum Delay {
     Infinite,
 }
 
+/// Something that a policy did to a tenant, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// When.
+    pub at: Instant,
+    /// To whom.
+    pub tenant: usize,
+    /// What.
+    pub act: Act,
+    /// Why, in a sentence for operators, with the figures that led to it.
+    pub why: String,
+}
+
+/// What a policy did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Act {
+    /// Let it use less, in shares of the device; `from` is what it used.
+    Throttle {
+        /// What it used.
+        from: f64,
+        /// What it may use.
+        to: f64,
+    },
+    /// Let it use more; `None` is no limit any more.
+    Relax {
+        /// What it may use.
+        to: Option<f64>,
+    },
+    /// Undid a step that did harm.
+    RollBack {
+        /// What it may use again.
+        to: Option<f64>,
+    },
+    /// Learned how it would fare alone.
+    Measured {
+        /// By which factor it is slower now.
+        slowdown: f64,
+    },
+    /// Could do nothing more for it.
+    GaveUp,
+}
+
 /// A sharing policy. `seen` and `want` have an entry for each tenant, in the same order as the
 /// tenants with which the policy was made.
 pub trait Policy: Send {
     /// Its name in configuration and figures.
     fn name(&self) -> &'static str;
 
-    /// How often it wants to be stepped.
+    /// How long to wait until the next step: asked anew after each.
     fn period(&self) -> Nanos;
+
+    /// Whether it looks at a tenant's latencies; the others' need not be collected.
+    fn measures(&self, tenant: usize) -> bool {
+        let _ = tenant;
+        false
+    }
 
     /// One step.
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]);
+
+    /// What it did since it was last asked, oldest first.
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        Vec::new()
+    }
 }

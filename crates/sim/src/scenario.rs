@@ -6,13 +6,16 @@
 
 use crate::client::{Client, Done, Load};
 use crate::clock::VirtualClock;
-use nyx_base::{Bytes, DevicePs, Instant, Nanos, Now, TenantId, UnixSeconds, WorkerId};
-use nyx_engine::{Engine, EngineConfig, EngineError, HoldAction, TenantConfig, Worker};
-use nyx_gate::{CostTable, Device};
+use nyx_base::{
+    Bytes, DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId,
+};
+use nyx_engine::{Engine, EngineConfig, EngineError, HoldAction, Tenant, TenantConfig, Worker};
+use nyx_gate::{CostTable, Device, Usage};
 use nyx_media::model::Params;
 use nyx_media::{Emulated, Mapped, MediaError};
-use nyx_policy::Policy;
+use nyx_policy::{Decision, Policy};
 use nyx_store::{Eviction, Layout};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One tenant of a scenario and its clients.
@@ -24,8 +27,27 @@ pub struct Part {
     pub load: Load,
     /// How many clients.
     pub clients: u16,
-    /// CPU time of one operation outside of the device.
+    /// CPU time of one batch outside of the device.
     pub think: Nanos,
+    /// When its clients begin and end, from the scenario's begin on.
+    pub active: Range<Nanos>,
+    /// Batches a second of all its clients, at random times: an open loop, whose latencies count
+    /// from when a batch was due. None is a closed loop.
+    pub rate: Option<f64>,
+}
+
+impl Part {
+    /// A closed loop of `clients` from begin to end.
+    pub fn closed(name: &str, load: Load, clients: u16, think: Nanos) -> Part {
+        Part {
+            name: name.into(),
+            load,
+            clients,
+            think,
+            active: Nanos::ZERO..Nanos(u64::MAX),
+            rate: None,
+        }
+    }
 }
 
 /// What is simulated.
@@ -40,7 +62,7 @@ pub struct Scenario {
     pub policy: Box<dyn Policy>,
     /// For how long.
     pub length: Nanos,
-    /// Windows in which use is recorded.
+    /// Windows in which use and latency are recorded.
     pub window: Nanos,
     /// Seeds everything.
     pub seed: u64,
@@ -53,6 +75,8 @@ pub struct Outcome {
     pub parts: Vec<PartOutcome>,
     /// Device time by the model's own count, in the run and not in the fill.
     pub busy: DevicePs,
+    /// What the policy did, the last of it.
+    pub decisions: Vec<Decision>,
     /// Equal for equal runs.
     pub trace: u64,
 }
@@ -64,8 +88,25 @@ pub struct PartOutcome {
     pub done: Done,
     /// Device time charged.
     pub used: DevicePs,
-    /// Device time charged in each window.
-    pub windows: Vec<DevicePs>,
+    /// What it did in each window.
+    pub windows: Vec<WindowOutcome>,
+    /// Latencies of the whole run.
+    pub latencies: Latencies,
+}
+
+/// What one tenant did in one window.
+#[derive(Clone, Debug)]
+pub struct WindowOutcome {
+    /// Device time charged.
+    pub used: DevicePs,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Requests answered.
+    pub ops: u64,
+    /// Their mean latency in nanoseconds; zero where there were none.
+    pub mean_ns: f64,
+    /// Their P99 in nanoseconds; zero where there were none.
+    pub p99_ns: f64,
 }
 
 /// Why a scenario cannot be run.
@@ -96,7 +137,27 @@ struct Runner {
     worker: Worker,
     part: usize,
     think: Nanos,
+    active: Range<Nanos>,
+    /// Batches a second of this client alone, where it is an open loop.
+    rate: Option<f64>,
+    rng: Rng,
+    /// When the batch in hand was due.
+    due: Instant,
     time: Instant,
+}
+
+impl Runner {
+    /// The batch in hand is answered: when is the next one due?
+    fn next_batch(&mut self, now: Instant) {
+        self.due = match self.rate {
+            None => now + self.think,
+            Some(rate) => {
+                let gap_s = -(1.0 - self.rng.f64()).ln() / rate;
+                self.due + Nanos((gap_s * 1e9) as u64)
+            }
+        };
+        self.time = self.due.max(now + self.think);
+    }
 }
 
 impl Scenario {
@@ -114,29 +175,31 @@ impl Scenario {
             }
         }
         let start = Instant(clock_of(&clock).0 + 1_000_000);
-        runners.iter_mut().for_each(|runner| runner.time = start);
+        for runner in &mut runners {
+            runner.due = start + runner.active.start;
+            runner.time = runner.due;
+        }
         engine.set_policy(self.policy);
         let busy_before = media.busy();
-        let used_before: Vec<DevicePs> = engine.tenants().iter().map(|t| t.usage().used).collect();
-        let windows = drive(
-            &engine,
-            &clock,
-            &mut runners,
+        let before = Reading::of(&engine);
+        let run = Run {
+            engine: &engine,
+            clock: &clock,
             start,
-            self.length,
-            self.window,
-        );
+            end: start + self.length,
+            window: self.window,
+        };
+        let windows = run.drive(&mut runners);
+        let after = Reading::of(&engine);
         let parts: Vec<PartOutcome> = (0..self.parts.len())
             .map(|part| PartOutcome {
                 done: sum(runners
                     .iter()
                     .filter(|r| r.part == part)
                     .map(|r| r.client.done())),
-                used: engine.tenants()[part]
-                    .usage()
-                    .used
-                    .saturating_sub(used_before[part]),
-                windows: windows.iter().map(|window| window[part]).collect(),
+                used: after[part].usage.used - before[part].usage.used,
+                windows: windows.iter().map(|window| window[part].clone()).collect(),
+                latencies: after[part].latencies.since(&before[part].latencies),
             })
             .collect();
         let trace = parts
@@ -145,6 +208,7 @@ impl Scenario {
         Ok(Outcome {
             parts,
             busy: media.busy().saturating_sub(busy_before),
+            decisions: engine.decisions(),
             trace,
         })
     }
@@ -201,6 +265,10 @@ impl Scenario {
                     worker: engine.worker(WorkerId(index), clock.clone()),
                     part: at,
                     think: part.think,
+                    active: part.active.clone(),
+                    rate: part.rate.map(|rate| rate / f64::from(part.clients)),
+                    rng: Rng::with_seed(self.seed.wrapping_mul(31) ^ u64::from(index)),
+                    due: Instant(0),
                     time: Instant(0),
                 }
             })
@@ -221,45 +289,99 @@ fn sum(done: impl Iterator<Item = Done>) -> Done {
     })
 }
 
-/// Runs the clients; gives the device time that each tenant was charged in each window.
-fn drive(
-    engine: &Engine,
-    clock: &VirtualClock,
-    runners: &mut [Runner],
-    start: Instant,
-    length: Nanos,
-    window: Nanos,
-) -> Vec<Vec<DevicePs>> {
-    let used = || -> Vec<DevicePs> { engine.tenants().iter().map(|t| t.usage().used).collect() };
-    let (mut before, mut windows) = (used(), Vec::new());
-    let (mut tick, mut close) = (start, start + window);
-    while let Some(runner) = runners.iter_mut().min_by_key(|runner| runner.time) {
-        let at = runner.time;
-        while tick <= at {
-            tick += engine.control(tick);
-        }
-        while close <= at {
-            let now_used = used();
-            let differences = now_used.iter().zip(&before).map(|(now, was)| *now - *was);
-            windows.push(differences.collect());
-            before = now_used;
-            close += window;
-        }
-        if at >= start + length {
-            return windows;
-        }
-        clock.set(at);
-        let unix = UnixSeconds((at.0 / 1_000_000_000) as u32 + 1);
-        let wait = runner
-            .client
-            .step(engine, &mut runner.worker, Now { mono: at, unix });
-        let spent = clock_of(clock) + runner.think;
-        // Who waits for the controller is asked again at its next tick.
-        runner.time = match wait {
-            Some(until) if until == Instant::NEVER => tick,
-            Some(until) => until.max(spent),
-            None => spent,
-        };
-    }
-    windows
+/// What one tenant did so far.
+struct Reading {
+    usage: Usage,
+    latencies: Latencies,
 }
+
+impl Reading {
+    /// Of every tenant.
+    fn of(engine: &Engine) -> Vec<Reading> {
+        let one = |tenant: &Tenant| {
+            let mut latencies = Latencies::default();
+            tenant.add_latencies(&mut latencies);
+            Reading {
+                usage: tenant.usage(),
+                latencies,
+            }
+        };
+        engine.tenants().iter().map(one).collect()
+    }
+
+    fn window_since(&self, before: &Reading) -> WindowOutcome {
+        let usage = self.usage - before.usage;
+        let latencies = self.latencies.since(&before.latencies);
+        WindowOutcome {
+            used: usage.used,
+            bytes: usage.read_bytes + usage.written_bytes,
+            ops: latencies.count(),
+            mean_ns: latencies.mean_ns().unwrap_or(0.0),
+            p99_ns: latencies.quantile_ns(0.99).unwrap_or(0.0),
+        }
+    }
+}
+
+/// The frame of a run.
+struct Run<'a> {
+    engine: &'a Engine,
+    clock: &'a VirtualClock,
+    start: Instant,
+    end: Instant,
+    window: Nanos,
+}
+
+impl Run<'_> {
+    /// Runs the clients; gives what each tenant did in each window.
+    fn drive(&self, runners: &mut [Runner]) -> Vec<Vec<WindowOutcome>> {
+        let (mut before, mut windows) = (Reading::of(self.engine), Vec::new());
+        let (mut tick, mut close) = (self.start, self.start + self.window);
+        while let Some(runner) = runners.iter_mut().min_by_key(|runner| runner.time) {
+            let at = runner.time.min(self.end);
+            while tick <= at {
+                tick += self.engine.control(tick);
+            }
+            while close <= at {
+                let now = Reading::of(self.engine);
+                let each = now.iter().zip(&before);
+                windows.push(each.map(|(now, was)| now.window_since(was)).collect());
+                before = now;
+                close += self.window;
+            }
+            if at >= self.end {
+                return windows;
+            }
+            self.step(runner, tick);
+        }
+        windows
+    }
+
+    fn step(&self, runner: &mut Runner, tick: Instant) {
+        let at = runner.time;
+        if at.since(self.start) >= runner.active.end {
+            runner.time = Instant::NEVER;
+            return;
+        }
+        self.clock.set(at);
+        let unix = UnixSeconds((at.0 / 1_000_000_000) as u32 + 1);
+        let now = Now { mono: at, unix };
+        let before = runner.client.done().ops;
+        let wait = runner.client.step(self.engine, &mut runner.worker, now);
+        let spent = clock_of(self.clock);
+        let done = (runner.client.done().ops - before) as u32;
+        let (worker, tenant) = (runner.worker.id(), TenantId(runner.part as u16));
+        if done > 0 {
+            let took = spent.since(runner.due);
+            self.engine.record(worker, tenant, took, done);
+        }
+        match wait {
+            // Who waits for the controller is asked again at its next tick.
+            Some(Instant::NEVER) => runner.time = tick,
+            Some(until) => runner.time = until.max(spent).min(spent + HOLD_MOST),
+            None => runner.next_batch(spent),
+        }
+    }
+}
+
+/// How long a client sleeps under a limit that may be raised meanwhile, as in the server.
+const HOLD_MOST: Nanos = Nanos::from_millis(20);

@@ -45,12 +45,7 @@ fn greedy(name: &str, value_bytes: usize, gets: f64) -> Part {
         gets,
         batch: 32,
     };
-    Part {
-        name: name.into(),
-        load,
-        clients: 4,
-        think: Nanos(300),
-    }
+    Part::closed(name, load, 4, Nanos(300))
 }
 
 fn light() -> Part {
@@ -105,7 +100,7 @@ fn a_leased_limit_of_42_percent_holds_whatever_the_pattern() {
             "{bytes} B, gets {gets}: {used}"
         );
         for (i, window) in outcome.parts[0].windows.iter().enumerate() {
-            let used = window.as_secs_f64() / WINDOW.as_secs_f64();
+            let used = window.used.as_secs_f64() / WINDOW.as_secs_f64();
             assert!(used < 0.43, "{bytes} B, gets {gets}, window {i}: {used}");
         }
     }
@@ -160,7 +155,7 @@ fn algorithm_1_holds_on_average_and_exceeds_within_the_epoch() {
     let peak = outcome.parts[0]
         .windows
         .iter()
-        .map(|w| w.0)
+        .map(|w| w.used.0)
         .max()
         .expect("windows");
     assert!(

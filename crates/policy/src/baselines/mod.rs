@@ -70,7 +70,11 @@ mod tests {
     #[test]
     fn a_byte_costs_its_part_of_the_second() {
         let mut want = [Want::default(); 2];
-        ByteRate::new(vec![Some(1e9), None]).step(Instant(0), &[Seen::default(); 2], &mut want);
+        ByteRate::new(vec![Some(1e9), None]).step(
+            Instant(0),
+            &[Seen::default(), Seen::default()],
+            &mut want,
+        );
         assert_eq!(want[0].byte_price, Some(DevicePs(1000)));
         assert_eq!(want[0].rate, Some(DevicePs::SECOND));
         assert_eq!(want[1], Want::default());

@@ -137,7 +137,7 @@ mod tests {
     fn seen(used_ms: u64) -> Seen {
         Seen {
             used: DevicePs(used_ms * 1_000_000_000),
-            bytes: 0,
+            ..Seen::default()
         }
     }
 
@@ -194,14 +194,14 @@ mod tests {
         let mut want = [Want::default()];
         let near_wrap = Seen {
             used: DevicePs(u64::MAX - 5),
-            bytes: 0,
+            ..Seen::default()
         };
         policy.step(Instant(0), &[near_wrap], &mut want);
         policy.step(
             Instant(10_000_000),
             &[Seen {
                 used: DevicePs(5),
-                bytes: 0,
+                ..Seen::default()
             }],
             &mut want,
         );

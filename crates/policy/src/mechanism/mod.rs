@@ -1,0 +1,8 @@
+//! What policies are made of (NyxCache section 3.3): windows of what tenants did, limits that move
+//! by steps, and the two analyses, each a state machine that is stepped with its policy.
+//!
+//! * [`window`]: what a tenant did between two moments.
+//! * [`throttle`]: a tenant's limit as policies move it.
+
+pub mod throttle;
+pub mod window;

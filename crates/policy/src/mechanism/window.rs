@@ -1,0 +1,104 @@
+//! What a tenant did between two moments: rates from totals that wrap, latencies from snapshots.
+//!
+//! What it never does: trust a window that is too small: whoever asks says how many samples a
+//! judgement needs, and waits until there are as many.
+
+use crate::Seen;
+use nyx_base::{Instant, Latencies, Nanos};
+
+/// Where a window begins.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    at: Instant,
+    seen: Seen,
+}
+
+/// What a tenant did in a window.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// How long it was.
+    pub length: Nanos,
+    /// The share of the device that it used; 1 is the whole device.
+    pub share: f64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// Accesses per second.
+    pub ops_per_s: f64,
+    /// How often it was held.
+    pub holds: u64,
+    /// Its latencies.
+    pub latencies: Latencies,
+}
+
+impl Mark {
+    /// A window that begins now.
+    pub fn new(at: Instant, seen: &Seen) -> Mark {
+        Mark {
+            at,
+            seen: seen.clone(),
+        }
+    }
+
+    /// When it began.
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// What was done since. A clock that went back makes an empty window.
+    pub fn window(&self, now: Instant, seen: &Seen) -> Window {
+        let length = now.since(self.at);
+        let per_s = |count: u64| match length.0 {
+            0 => 0.0,
+            ns => count as f64 / (ns as f64 / 1e9),
+        };
+        Window {
+            length,
+            share: per_s(seen.used.0.wrapping_sub(self.seen.used.0)) / 1e12,
+            bytes_per_s: per_s(seen.bytes.wrapping_sub(self.seen.bytes)),
+            ops_per_s: per_s(seen.ops.wrapping_sub(self.seen.ops)),
+            holds: seen.holds.wrapping_sub(self.seen.holds),
+            latencies: seen.latencies.since(&self.seen.latencies),
+        }
+    }
+}
+
+impl Window {
+    /// What a byte per second of this tenant costs, as a share of the device. None where it moved
+    /// nothing.
+    pub fn share_of_byte_per_s(&self) -> Option<f64> {
+        (self.bytes_per_s > 0.0).then(|| self.share / self.bytes_per_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_base::DevicePs;
+
+    #[test]
+    fn rates_are_per_second_and_survive_a_wrap() {
+        let before = Seen {
+            used: DevicePs(u64::MAX - 9),
+            ops: 5,
+            ..Seen::default()
+        };
+        let after = Seen {
+            used: DevicePs(2_500_000_000 - 10),
+            bytes: 1000,
+            ops: 15,
+            ..Seen::default()
+        };
+        let mark = Mark::new(Instant(1_000_000), &before);
+        let window = mark.window(Instant(11_000_000), &after);
+        assert!((window.share - 0.25).abs() < 1e-9, "{}", window.share);
+        assert_eq!((window.bytes_per_s, window.ops_per_s), (1e5, 1e3));
+        assert!((window.share_of_byte_per_s().expect("bytes moved") - 2.5e-6).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_clock_that_went_back_makes_an_empty_window() {
+        let mark = Mark::new(Instant(10), &Seen::default());
+        let window = mark.window(Instant(5), &Seen::default());
+        assert_eq!((window.length, window.share), (Nanos(0), 0.0));
+    }
+}
