@@ -50,7 +50,7 @@ fn a_cas_value_that_the_client_names_is_the_items_after_every_change() {
         "ms k 1 MP E9|c => HD",
         "mg k c => HD c9",
         "md k I E10 => HD",
-        "mg k c => HD c10 W X",
+        "mg k c => HD c10 X W",
     ]);
 }
 

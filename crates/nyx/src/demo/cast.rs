@@ -133,7 +133,7 @@ mod tests {
     fn only_the_last_act_limits_and_only_the_noisy_tenant() {
         for act in Act::ALL {
             let mut want = [Want::default(); TENANTS];
-            let seen = [Seen::default(); TENANTS];
+            let seen = std::array::from_fn::<_, TENANTS, _>(|_| Seen::default());
             act.policy(0.1).step(Instant(0), &seen, &mut want);
             let rates = want.map(|want| want.rate.map(|rate| rate.0));
             let noisy = (act == Act::Limited).then_some(100_000_000_000);
