@@ -118,6 +118,26 @@ impl Latencies {
         }
     }
 
+    /// How far the mean of so many independent durations may be off: one standard deviation of it,
+    /// from the buckets. None where there are fewer than two.
+    pub fn standard_error_ns(&self) -> Option<f64> {
+        let (count, mean) = (self.count(), self.mean_ns()?);
+        if count < 2 {
+            return None;
+        }
+        let squares: f64 = self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|&(_, &n)| n > 0)
+            .map(|(bucket, &n)| {
+                let middle = (begin_of(bucket) + begin_of(bucket + 1)) as f64 / 2.0;
+                f64::from(n) * (middle - mean).powi(2)
+            })
+            .sum();
+        Some((squares / (count - 1) as f64 / count as f64).sqrt())
+    }
+
     /// The duration below which a part `q` (0 to 1) of them lie, to 6 %: interpolated within its
     /// bucket. None where there are none.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
@@ -168,6 +188,11 @@ mod tests {
             let found = all.quantile_ns(q).expect("there are some");
             assert!((found / (q * 1e6) - 1.0).abs() < 0.04, "{q}: {found}");
         }
+        let error = all.standard_error_ns().expect("there are some");
+        assert!(
+            (error / (288_819.0 / 1000f64.sqrt()) - 1.0).abs() < 0.05,
+            "{error}"
+        );
         assert_eq!(of(std::iter::empty()).quantile_ns(0.5), None);
         assert_eq!(of(std::iter::empty()).mean_ns(), None);
     }

@@ -1,3 +1,4 @@
 //! The sharing policies of NyxCache section 3.4.
 
 pub mod limit;
+pub mod qos;

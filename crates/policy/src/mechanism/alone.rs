@@ -1,0 +1,498 @@
+//! Stand-alone runs: how fast would a tenant be if it had the device for itself (NyxCache section
+//! 3.3, "SlowDown Estimation")? Short pauses of everybody else tell, one tenant at a time.
+//!
+//! A run has four phases. *Lifted*: the tenant has no limit, so that clients that wait under one
+//! come back; nobody is paused yet. *Draining*: the others are paused and the device finishes what
+//! they left. *Alone*: this is counted. *Settling*: everybody is back, but what piled up in the
+//! pause is not counted as company.
+//!
+//! Speed is accesses per second where clients wait for answers (a closed loop), and answers per
+//! second of latency where they do not (an open loop, whose throughput is its demand whether it is
+//! slowed or not). A slowdown is the speed alone over the speed in company. It is never below 1: a
+//! tenant that is not faster alone is not slowed. So whoever stands still in its own runs looks
+//! well served, and is given less, not more.
+//!
+//! What it never does: pause anybody for a tenant that is idle, or, but in the paper's mode, for
+//! more than a stated part of the time; read a clock or a random number: runs are spread by a
+//! sequence that follows from a seed.
+//!
+//! *Invariants*: at most one tenant runs alone; company is counted outside of runs only; a clock
+//! that went back ends the run, and what was counted in it is dropped.
+
+use super::throttle;
+use super::window::{Mark, Window};
+use crate::{Seen, Want};
+use nyx_base::{Instant, Nanos};
+
+/// How often stand-alone speeds are measured again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refresh {
+    /// Until the estimate is good, then when the workload changed, and now and then in any case.
+    #[default]
+    OnChange,
+    /// Each tenant every `refresh`, whatever part of the time that takes, and only the last run
+    /// counts (Algorithm 3).
+    Paper,
+}
+
+/// How a tenant's clients behave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clients {
+    /// They wait for an answer before they ask again: throughput tells how they fare.
+    #[default]
+    Closed,
+    /// They ask at their own times: latency tells, where it is measured, or else throughput.
+    Open,
+}
+
+/// What can be set about stand-alone runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// How often a tenant runs alone.
+    pub mode: Refresh,
+    /// For how long a run is counted.
+    pub pause: Nanos,
+    /// How long the device needs to finish what the others left.
+    pub drain: Nanos,
+    /// How long clients need to come back from a wait.
+    pub settle: Nanos,
+    /// `P` of the paper's mode.
+    pub refresh: Nanos,
+    /// The longest that an estimate is trusted where nothing seems to have changed.
+    pub backstop: Nanos,
+    /// The change of accesses per second, bytes or cost per access that is one of the workload, as
+    /// a part.
+    pub change: f64,
+    /// The most of the time that may be taken by pauses, as a part; not in the paper's mode.
+    pub paused_most: f64,
+    /// The relative standard error at which an estimate is good enough.
+    pub error: f64,
+    /// For how long company is counted at least.
+    pub window: Nanos,
+    /// For how long it is counted at most, where accesses are few.
+    pub window_most: Nanos,
+    /// How many accesses of each tenant make a window.
+    pub samples: u64,
+    /// Makes the times of runs different from those of another server.
+    pub seed: u64,
+}
+
+impl Default for Params {
+    /// Pauses of 1 ms and `P` of 1 s are the paper's (section 4.1).
+    fn default() -> Params {
+        Params {
+            mode: Refresh::OnChange,
+            pause: Nanos::from_millis(1),
+            drain: Nanos::from_micros(100),
+            settle: Nanos::from_millis(2),
+            refresh: Nanos::from_secs(1),
+            backstop: Nanos::from_secs(30),
+            change: 0.1,
+            paused_most: 0.005,
+            error: 0.005,
+            window: Nanos::from_millis(100),
+            window_most: Nanos::from_secs(1),
+            samples: 1000,
+            seed: 0,
+        }
+    }
+}
+
+/// How a tenant fared in company, in one window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fare {
+    /// The share of the device that it used.
+    pub share: f64,
+    /// Whether it did too little to be judged.
+    pub idle: bool,
+    /// By which factor it was slower than alone, at least 1. None where it was idle, or where its
+    /// speed alone is not known yet.
+    pub slowdown: Option<f64>,
+}
+
+/// With fewer accesses in a window than this a tenant is idle.
+const IDLE_OPS: f64 = 10.0;
+/// Runs that an estimate needs, but in the paper's mode.
+const RUNS_LEAST: usize = 3;
+/// Runs that an estimate is made of at most; older ones are forgotten.
+const RUNS_KEPT: usize = 16;
+/// Standard deviations beyond which a run does not belong to the runs before it.
+const OUTLIER: f64 = 3.0;
+
+/// Counts of one tenant over stretches of time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    time_s: f64,
+    device_s: f64,
+    bytes: f64,
+    ops: f64,
+    answers: f64,
+    answers_s: f64,
+}
+
+impl Total {
+    fn add(&mut self, window: &Window) {
+        let time_s = window.length.as_secs_f64();
+        let answers = window.latencies.count() as f64;
+        self.time_s += time_s;
+        self.device_s += window.share * time_s;
+        self.bytes += window.bytes_per_s * time_s;
+        self.ops += window.ops_per_s * time_s;
+        self.answers += answers;
+        self.answers_s += answers * window.latencies.mean_ns().unwrap_or(0.0) / 1e9;
+    }
+
+    fn share(&self) -> f64 {
+        ratio(self.device_s, self.time_s).unwrap_or(0.0)
+    }
+
+    fn run(&self, by_latency: bool) -> Run {
+        let (work, time_s) = match by_latency {
+            true => (self.answers, self.answers_s),
+            false => (self.ops, self.time_s),
+        };
+        Run { work, time_s }
+    }
+
+    /// What a workload is known by.
+    fn character(&self) -> Option<Character> {
+        Some(Character {
+            ops_per_s: ratio(self.ops, self.time_s)?,
+            bytes_per_op: ratio(self.bytes, self.ops)?,
+            device_s_per_op: ratio(self.device_s, self.ops)?,
+        })
+    }
+}
+
+fn ratio(of: f64, to: f64) -> Option<f64> {
+    (to > 0.0).then(|| of / to)
+}
+
+/// Work and the time that it took.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    work: f64,
+    time_s: f64,
+}
+
+/// The runs that an estimate is made of, oldest first.
+#[derive(Clone, Debug, Default)]
+struct Runs(Vec<Run>);
+
+impl Runs {
+    /// Work per second of all runs together.
+    fn speed(&self) -> Option<f64> {
+        let sum = |of: fn(&Run) -> f64| self.0.iter().map(of).sum::<f64>();
+        ratio(sum(|run| run.work), sum(|run| run.time_s))
+    }
+
+    /// The relative standard error of the speed, as that of a ratio estimator.
+    fn error(&self) -> f64 {
+        let (n, speed) = (self.0.len() as f64, self.speed().unwrap_or(0.0));
+        let work: f64 = self.0.iter().map(|run| run.work).sum();
+        if self.0.len() < RUNS_LEAST || work <= 0.0 {
+            return f64::INFINITY;
+        }
+        let residual = |run: &Run| (run.work - speed * run.time_s).powi(2);
+        let squares: f64 = self.0.iter().map(residual).sum();
+        (squares * n / (n - 1.0)).sqrt() / work
+    }
+
+    /// A run that differs by more than `change`, and by more than chance, starts anew.
+    fn add(&mut self, run: Run, change: f64) {
+        if let Some(speed) = self.speed() {
+            let expected = speed * run.time_s;
+            let off = (run.work - expected).abs();
+            if off > change * expected && off > OUTLIER * expected.max(1.0).sqrt() {
+                self.0.clear();
+            }
+        }
+        if self.0.len() == RUNS_KEPT {
+            self.0.remove(0);
+        }
+        self.0.push(run);
+    }
+}
+
+/// What a workload is known by.
+#[derive(Clone, Copy, Debug)]
+struct Character {
+    ops_per_s: f64,
+    bytes_per_op: f64,
+    device_s_per_op: f64,
+}
+
+/// What is known of one tenant.
+#[derive(Clone, Debug)]
+struct Tenant {
+    clients: Clients,
+    runs: Runs,
+    /// When it last ran alone.
+    ran: Option<Instant>,
+    /// How it was when it last ran alone, as far as seen since.
+    character: Option<Character>,
+    /// Whether something changed since.
+    changed: bool,
+    /// Where the stretch of company begins that is not counted yet.
+    mark: Mark,
+    company: Total,
+    by_latency: bool,
+}
+
+impl Tenant {
+    fn is_idle(&self) -> bool {
+        self.company.ops < IDLE_OPS
+    }
+
+    /// Another kind of access makes what was learned worthless; another rate may be our own doing,
+    /// or the company's, and only asks for another run.
+    fn compare(&mut self, params: &Params) {
+        if self.company.ops < params.samples as f64 {
+            return;
+        }
+        let Some(now) = self.company.character() else {
+            return;
+        };
+        let was = *self.character.get_or_insert(now);
+        let moved = |now: f64, was: f64| (now - was).abs() > params.change * was;
+        let other = moved(now.bytes_per_op, was.bytes_per_op)
+            || moved(now.device_s_per_op, was.device_s_per_op);
+        if other {
+            self.runs.0.clear();
+            self.character = Some(now);
+        }
+        self.changed |= other || moved(now.ops_per_s, was.ops_per_s);
+    }
+
+    fn fare(&self, runs_least: usize) -> Fare {
+        let company = self.company.run(self.by_latency);
+        let slowdown = || {
+            if self.runs.0.len() < runs_least {
+                return None;
+            }
+            let company = ratio(company.work, company.time_s).filter(|&speed| speed > 0.0)?;
+            // Whoever answered nobody when it was alone cannot have been faster.
+            Some((self.runs.speed().unwrap_or(0.0) / company).max(1.0))
+        };
+        Fare {
+            share: self.company.share(),
+            idle: self.is_idle(),
+            slowdown: if self.is_idle() { None } else { slowdown() },
+        }
+    }
+
+    fn is_due(&self, now: Instant, params: &Params) -> bool {
+        let runs = self.runs.0.len();
+        let rough = runs < RUNS_LEAST || (runs < RUNS_KEPT && self.runs.error() > params.error);
+        let old = self.ran.is_none_or(|at| now.since(at) >= params.backstop);
+        !self.is_idle() && (params.mode == Refresh::Paper || rough || old || self.changed)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Together,
+    Lifted(usize),
+    Draining(usize),
+    Alone(usize, Mark),
+    Settling,
+}
+
+/// Learns how fast each tenant is alone, and compares.
+#[derive(Clone, Debug)]
+pub struct Alone {
+    params: Params,
+    tenants: Vec<Tenant>,
+    phase: Phase,
+    began: Instant,
+    ends: Instant,
+    /// No run begins before; none until the first step.
+    next: Option<Instant>,
+    rounds: u64,
+    now: Instant,
+}
+
+impl Alone {
+    /// For these tenants.
+    pub fn new(params: Params, clients: &[Clients]) -> Alone {
+        let tenant = |&clients: &Clients| Tenant {
+            clients,
+            runs: Runs::default(),
+            ran: None,
+            character: None,
+            changed: false,
+            mark: Mark::new(Instant(0), &Seen::default()),
+            company: Total::default(),
+            by_latency: false,
+        };
+        Alone {
+            params,
+            tenants: clients.iter().map(tenant).collect(),
+            phase: Phase::Together,
+            began: Instant(0),
+            ends: Instant(0),
+            next: None,
+            rounds: 0,
+            now: Instant(0),
+        }
+    }
+
+    /// Whether the tenant's latencies are needed.
+    pub fn measures(&self, tenant: usize) -> bool {
+        self.tenants[tenant].clients == Clients::Open
+    }
+
+    /// The accesses per second of the tenant alone, or its answers per second of latency.
+    pub fn speed(&self, tenant: usize) -> Option<f64> {
+        self.tenants[tenant].runs.speed()
+    }
+
+    /// One step. [`Alone::apply`] is to follow.
+    pub fn step(&mut self, now: Instant, seen: &[Seen]) {
+        self.now = now;
+        let Some(next) = self.next else {
+            self.next = Some(now + self.gap());
+            return self.together(now, seen);
+        };
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.by_latency = tenant.clients == Clients::Open && seen.latencies.count() > 0;
+        }
+        let back = now < self.began;
+        let over = now >= self.ends;
+        match &self.phase {
+            _ if back => self.together(now, seen),
+            Phase::Together => {
+                self.count(now, seen);
+                if let Some(tenant) = self.due(now).filter(|_| now >= next) {
+                    self.enter(Phase::Lifted(tenant), self.params.settle);
+                }
+            }
+            _ if !over => {}
+            &Phase::Lifted(tenant) => self.enter(Phase::Draining(tenant), self.params.drain),
+            &Phase::Draining(tenant) => {
+                let mark = Mark::new(now, &seen[tenant]);
+                self.enter(Phase::Alone(tenant, mark), self.params.pause);
+            }
+            Phase::Alone(tenant, mark) => {
+                let (tenant, mut total) = (*tenant, Total::default());
+                total.add(&mark.window(now, &seen[tenant]));
+                self.learn(tenant, total);
+                self.next = Some(now + self.gap());
+                self.enter(Phase::Settling, self.params.settle);
+            }
+            Phase::Settling => self.together(now, seen),
+        }
+    }
+
+    /// How long to wait until the next step.
+    pub fn period(&self) -> Nanos {
+        let tick = Nanos(self.params.window.0 / 10);
+        let event = match (&self.phase, self.next) {
+            (Phase::Together, Some(next)) if next > self.now => next.since(self.now),
+            (Phase::Together, _) => tick,
+            _ => self.ends.since(self.now),
+        };
+        event.min(tick).max(Nanos(1_000))
+    }
+
+    /// Puts the run into what is wanted, over what the policy wants otherwise.
+    pub fn apply(&self, want: &mut [Want]) {
+        match self.phase {
+            Phase::Together | Phase::Settling => {}
+            Phase::Lifted(tenant) => want[tenant] = Want::default(),
+            Phase::Draining(tenant) | Phase::Alone(tenant, _) => {
+                want.fill(throttle::pause());
+                want[tenant] = Want::default();
+            }
+        }
+    }
+
+    /// How everybody fared since this was last given; none until enough was seen.
+    pub fn take(&mut self) -> Option<Vec<Fare>> {
+        let params = self.params;
+        let length_s = self.tenants.first()?.company.time_s;
+        let few = |ops: f64| ops > 0.0 && ops < params.samples as f64;
+        let waits = self.tenants.iter().any(|tenant| few(tenant.company.ops));
+        let least = if waits { params.window_most } else { params.window };
+        if length_s < least.as_secs_f64() {
+            return None;
+        }
+        let runs_least = match params.mode {
+            Refresh::Paper => 1,
+            Refresh::OnChange => RUNS_LEAST,
+        };
+        let mut fares = Vec::with_capacity(self.tenants.len());
+        for tenant in &mut self.tenants {
+            tenant.compare(&params);
+            fares.push(tenant.fare(runs_least));
+            tenant.company = Total::default();
+        }
+        Some(fares)
+    }
+
+    fn enter(&mut self, phase: Phase, length: Nanos) {
+        self.phase = phase;
+        self.began = self.now;
+        self.ends = self.now + length;
+    }
+
+    /// Company begins to be counted.
+    fn together(&mut self, now: Instant, seen: &[Seen]) {
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.mark = Mark::new(now, seen);
+        }
+        self.enter(Phase::Together, Nanos::ZERO);
+    }
+
+    fn count(&mut self, now: Instant, seen: &[Seen]) {
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.company.add(&tenant.mark.window(now, seen));
+            tenant.mark = Mark::new(now, seen);
+        }
+        self.began = now;
+    }
+
+    /// Who runs alone next: of those who need it, the one with the fewest runs, then the one whose
+    /// last run is the longest ago.
+    fn due(&self, now: Instant) -> Option<usize> {
+        let due = |&i: &usize| self.tenants[i].is_due(now, &self.params);
+        let order = |&i: &usize| (self.tenants[i].runs.0.len(), self.tenants[i].ran);
+        (0..self.tenants.len()).filter(due).min_by_key(order)
+    }
+
+    fn learn(&mut self, tenant: usize, total: Total) {
+        let tenant = &mut self.tenants[tenant];
+        if self.params.mode == Refresh::Paper {
+            tenant.runs.0.clear();
+        }
+        tenant.runs.add(total.run(tenant.by_latency), self.params.change);
+        tenant.ran = Some(self.now);
+        tenant.changed = false;
+        tenant.character = None;
+    }
+
+    /// How long nobody runs alone after a run: what the bound on pauses asks for and up to half
+    /// as much again, so that no tenant can be in step with it. In the paper's mode runs are
+    /// spread over `P`, each up to a quarter earlier or later.
+    fn gap(&mut self) -> Nanos {
+        self.rounds += 1;
+        let draw = splitmix(self.params.seed.wrapping_add(self.rounds)) as f64 / u64::MAX as f64;
+        let paused_ns = (self.params.pause + self.params.drain).0 as f64;
+        let gap_ns = match self.params.mode {
+            Refresh::OnChange => paused_ns / self.params.paused_most * (1.0 + draw / 2.0),
+            Refresh::Paper => {
+                let each_ns = self.params.refresh.0 as f64 / self.tenants.len().max(1) as f64;
+                each_ns * (0.75 + draw / 2.0)
+            }
+        };
+        Nanos(gap_ns as u64)
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): equal numbers in, equal numbers out.
+fn splitmix(of: u64) -> u64 {
+    let mut z = of.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

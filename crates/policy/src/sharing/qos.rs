@@ -1,0 +1,555 @@
+//! Quality of service (NyxCache section 3.4, Algorithm 2): latency-critical tenants (LC) keep their
+//! targets, best-effort tenants (BE) get the rest. When a target is missed, the one tenant is
+//! throttled whose throttling helps most, which an experiment finds
+//! ([`mechanism::interference`](crate::mechanism::interference)); when all have slack, throttles
+//! are taken back.
+//!
+//! Where the paper is silent or slow: the step is as large as the experiment says that it must be;
+//! a culprit that was found a moment ago is not looked for again; a throttle that made another LC
+//! miss its target is taken back and not tried again for a while; and what a tenant was throttled
+//! for is given back the more slowly the more often that went wrong. [`Mode::Paper`] has the
+//! paper's fixed steps and windows.
+//!
+//! What it never does: throttle on a window with too few samples, or throttle below
+//! [`SHARE_MIN`](crate::mechanism::throttle::SHARE_MIN).
+//!
+//! *Invariants*: at most one experiment is under way; outside of it what is wanted is exactly the
+//! throttles.
+
+use crate::mechanism::interference::{Candidate, Experiment, Trials, Verdict};
+use crate::mechanism::throttle::Throttle;
+use crate::mechanism::window::{Mark, Window};
+use crate::{Act, Decision, Policy, Seen, Want};
+use nyx_base::{Instant, Nanos};
+
+/// What a tenant is promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Class {
+    /// Latency-critical.
+    Critical(Target),
+    /// Best effort: whatever is left.
+    BestEffort,
+}
+
+/// A target of a latency-critical tenant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// A mean latency of at most so much.
+    Mean(Nanos),
+    /// A part of all requests (0.99 for P99), each within so much.
+    Quantile(f64, Nanos),
+    /// At least so many accesses per second.
+    OpsPerS(f64),
+}
+
+/// One tenant, in the order of the policy's tenants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its name, for reasons.
+    pub name: String,
+    /// What it is promised.
+    pub class: Class,
+}
+
+/// How steps are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As large as they must be, by windows of samples.
+    Adaptive,
+    /// As Algorithm 2: `ExperimentStep` each, a window of 500 ms, the candidate with the largest
+    /// improvement whether or not that is more than noise.
+    Paper,
+}
+
+/// Parameters, with the paper's defaults where it names them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// How steps are taken.
+    pub mode: Mode,
+    /// `ExperimentStep`: what a throttled candidate pays, in bytes per second (500 MB/s).
+    pub step_bytes_per_s: f64,
+    /// From this slack on throttles are taken back, and an LC tenant may be throttled (0.2).
+    pub slack_ample: f64,
+    /// Candidates of an experiment: the largest users of the device (3).
+    pub candidates: usize,
+    /// A window is at most so long (500 ms, as Parties).
+    pub window_max: Nanos,
+    /// How often it is stepped.
+    pub tick: Nanos,
+}
+
+impl Default for Params {
+    fn default() -> Params {
+        Params {
+            mode: Mode::Adaptive,
+            step_bytes_per_s: 500e6,
+            slack_ample: 0.2,
+            candidates: 3,
+            window_max: Nanos::from_millis(500),
+            tick: Nanos::from_millis(2),
+        }
+    }
+}
+
+/// A step aims at this part of the target, so that noise alone does not miss it again.
+const AIM: f64 = 0.9;
+/// One step takes at most so many times the expense of an experiment.
+const STEPS_MOST: f64 = 8.0;
+/// A verdict is trusted for so many windows.
+const VERDICT_WINDOWS: u32 = 8;
+/// Who made another LC miss its target by being throttled is no candidate for so many windows.
+const BARRED_WINDOWS: u32 = 20;
+/// The most windows of slack that are waited for before a throttle is taken back.
+const PATIENCE_MOST: u32 = 64;
+/// An experiment looks at most four times to the power of this longer than the first.
+const DOUBTS_MOST: u32 = 4;
+/// Decisions that wait to be taken.
+const DECISIONS_MOST: usize = 64;
+
+/// Samples that a judgement needs.
+const SAMPLES_MEAN: u64 = 2_000;
+const SAMPLES_TAIL: f64 = 70.0;
+
+impl Target {
+    /// Samples that a window needs: 70 beyond the quantile make it good to about a tenth.
+    fn samples(self) -> u64 {
+        match self {
+            Target::Mean(_) => SAMPLES_MEAN,
+            Target::OpsPerS(_) => 0,
+            Target::Quantile(q, _) => (SAMPLES_TAIL / (1.0 - q).max(1e-4)) as u64,
+        }
+    }
+
+    /// What the tenant has and what it should have at most, in nanoseconds. None where the window
+    /// says nothing.
+    fn compare(self, window: &Window) -> Option<(f64, f64)> {
+        match self {
+            Target::Mean(most) => Some((window.latencies.mean_ns()?, most.0 as f64)),
+            Target::Quantile(q, most) => Some((window.latencies.quantile_ns(q)?, most.0 as f64)),
+            Target::OpsPerS(least) => {
+                (window.ops_per_s > 0.0).then(|| (1e9 / window.ops_per_s, 1e9 / least))
+            }
+        }
+    }
+}
+
+/// One tenant as the policy treats it.
+#[derive(Debug)]
+struct Tenant {
+    member: Member,
+    throttle: Throttle,
+    /// Windows for which it is no candidate.
+    barred: u32,
+    /// Windows with slack before its throttle is taken back, and how many there were.
+    patience: u32,
+    quiet: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Qos {
+    params: Params,
+    tenants: Vec<Tenant>,
+    marks: Vec<Mark>,
+    experiment: Option<(Experiment, Vec<Window>)>,
+    /// The last verdict, and how many windows it is old.
+    verdict: Option<(Verdict, u32)>,
+    /// How often in a row an experiment named nobody: the next one looks longer.
+    doubts: u32,
+    decisions: Vec<Decision>,
+}
+
+/// How an LC tenant stands.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    tenant: usize,
+    slack: f64,
+    has_ns: f64,
+    target_ns: f64,
+}
+
+impl Qos {
+    /// Of tenants in the order of the engine's.
+    pub fn new(members: Vec<Member>, params: Params) -> Qos {
+        let tenants = members.into_iter().map(|member| Tenant {
+            member,
+            throttle: Throttle::NONE,
+            barred: 0,
+            patience: 1,
+            quiet: 0,
+        });
+        Qos {
+            params,
+            tenants: tenants.collect(),
+            marks: Vec::new(),
+            experiment: None,
+            verdict: None,
+            doubts: 0,
+            decisions: Vec::new(),
+        }
+    }
+
+    fn target(&self, tenant: usize) -> Option<Target> {
+        match self.tenants[tenant].member.class {
+            Class::Critical(target) => Some(target),
+            Class::BestEffort => None,
+        }
+    }
+
+    /// What everybody did since the last window, if that is enough to judge by; begins the next.
+    fn windows(&mut self, now: Instant, seen: &[Seen]) -> Option<Vec<Window>> {
+        if self.marks.len() != seen.len() {
+            self.begin_window(now, seen);
+            return None;
+        }
+        let marks = self.marks.iter().zip(seen);
+        let windows: Vec<Window> = marks.map(|(mark, seen)| mark.window(now, seen)).collect();
+        let enough = |(tenant, window): (usize, &Window)| {
+            let Some(target) = self.target(tenant) else {
+                return true;
+            };
+            window.latencies.count() >= target.samples()
+        };
+        let length = now.since(self.marks[0].at());
+        let least = match self.params.mode {
+            Mode::Paper => self.params.window_max,
+            Mode::Adaptive => self.params.tick,
+        };
+        let full = length >= self.params.window_max;
+        let judged = length >= least && (full || windows.iter().enumerate().all(enough));
+        judged.then(|| {
+            self.begin_window(now, seen);
+            windows
+        })
+    }
+
+    fn begin_window(&mut self, now: Instant, seen: &[Seen]) {
+        self.marks = seen.iter().map(|seen| Mark::new(now, seen)).collect();
+    }
+
+    /// How the LC tenants stand, the one with the least slack first.
+    fn standings(&self, windows: &[Window]) -> Vec<Standing> {
+        let mut all: Vec<Standing> = (0..self.tenants.len())
+            .filter_map(|tenant| {
+                let (has_ns, target_ns) = self.target(tenant)?.compare(&windows[tenant])?;
+                Some(Standing {
+                    tenant,
+                    slack: (target_ns - has_ns) / target_ns,
+                    has_ns,
+                    target_ns,
+                })
+            })
+            .collect();
+        all.sort_by(|a, b| a.slack.total_cmp(&b.slack));
+        all
+    }
+
+    /// Steps 1 and 2 of Algorithm 2.
+    fn judge(&mut self, now: Instant, windows: Vec<Window>) {
+        for tenant in &mut self.tenants {
+            tenant.barred = tenant.barred.saturating_sub(1);
+        }
+        if let Some((_, age)) = &mut self.verdict {
+            *age += 1;
+        }
+        let standings = self.standings(&windows);
+        let Some(&worst) = standings.first() else {
+            return;
+        };
+        if worst.slack < 0.0 {
+            self.protect(now, worst, &standings, windows);
+        } else if worst.slack > self.params.slack_ample {
+            self.relax_all(now, worst, &windows);
+        } else {
+            self.tenants.iter_mut().for_each(|tenant| tenant.quiet = 0);
+        }
+    }
+
+    fn protect(
+        &mut self,
+        now: Instant,
+        victim: Standing,
+        standings: &[Standing],
+        windows: Vec<Window>,
+    ) {
+        self.tenants.iter_mut().for_each(|tenant| tenant.quiet = 0);
+        if self.tenants[victim.tenant].throttle.is_set() {
+            self.roll_back(now, victim, &windows);
+            return;
+        }
+        let candidates = self.candidates(victim.tenant, standings, &windows);
+        match candidates[..] {
+            [] => self.note(now, victim.tenant, Act::GaveUp, || {
+                format!("{}, and nobody is left to throttle", told(victim))
+            }),
+            // A single candidate is throttled untested, as in the paper.
+            [only] => self.throttle(now, only.tenant, victim, None, &windows),
+            _ => match self.known_culprit(victim.tenant, &candidates) {
+                Some((culprit, helped)) => {
+                    self.throttle(now, culprit, victim, Some(helped), &windows);
+                }
+                None => self.experiment(now, victim.tenant, candidates, windows),
+            },
+        }
+    }
+
+    /// The culprit of a verdict that is fresh enough, and by how much it helped.
+    fn known_culprit(&self, victim: usize, candidates: &[Candidate]) -> Option<(usize, f64)> {
+        let (verdict, age) = self.verdict.as_ref()?;
+        let culprit = verdict.culprit?;
+        let fresh = self.params.mode == Mode::Adaptive && *age <= VERDICT_WINDOWS;
+        let is_candidate = candidates.iter().any(|one| one.tenant == culprit);
+        (fresh && verdict.victim == victim && is_candidate).then(|| {
+            let helped = verdict.helped.iter().find(|one| one.0 == culprit);
+            (culprit, helped.map_or(0.0, |one| one.1))
+        })
+    }
+
+    /// The largest users among the BE tenants; where there are none that can pay, LC tenants with
+    /// ample slack; where there are none, the one with the most.
+    fn candidates(
+        &self,
+        victim: usize,
+        standings: &[Standing],
+        windows: &[Window],
+    ) -> Vec<Candidate> {
+        let of = |tenant: usize| {
+            let own = &self.tenants[tenant];
+            let expense = self.params.step_bytes_per_s;
+            let candidate = Candidate::of(tenant, own.throttle, &windows[tenant], expense);
+            candidate.filter(|_| tenant != victim && own.barred == 0)
+        };
+        let largest = |mut tenants: Vec<Candidate>| {
+            tenants.sort_by(|a, b| windows[b.tenant].share.total_cmp(&windows[a.tenant].share));
+            tenants.truncate(self.params.candidates);
+            tenants
+        };
+        let best_effort = (0..self.tenants.len()).filter(|&at| self.target(at).is_none());
+        let found = largest(best_effort.filter_map(of).collect());
+        if !found.is_empty() {
+            return found;
+        }
+        let ample = |one: &&Standing| one.slack > self.params.slack_ample;
+        let with_slack = standings.iter().filter(ample);
+        let found = largest(with_slack.filter_map(|one| of(one.tenant)).collect());
+        if !found.is_empty() {
+            return found;
+        }
+        let most = standings.iter().rev().filter(|one| one.slack > 0.0);
+        most.filter_map(|one| of(one.tenant)).take(1).collect()
+    }
+
+    fn experiment(
+        &mut self,
+        now: Instant,
+        victim: usize,
+        candidates: Vec<Candidate>,
+        windows: Vec<Window>,
+    ) {
+        let samples = match self.params.mode {
+            Mode::Paper => u64::MAX,
+            Mode::Adaptive => SAMPLES_MEAN << (2 * self.doubts.min(DOUBTS_MOST)),
+        };
+        let trials = Trials {
+            expense_bytes_per_s: self.params.step_bytes_per_s,
+            samples,
+            window_max: self.params.window_max,
+            settle: self.params.tick,
+        };
+        let experiment = Experiment::new(now, victim, candidates, trials);
+        self.experiment = Some((experiment, windows));
+    }
+
+    /// What follows from a verdict: the culprit is throttled.
+    fn conclude(&mut self, now: Instant, verdict: Verdict, windows: &[Window]) {
+        let victim = verdict.victim;
+        let best = verdict.helped.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let named = match self.params.mode {
+            Mode::Adaptive => verdict.culprit,
+            Mode::Paper => best.map(|best| best.0),
+        };
+        let standings = self.standings(windows);
+        let standing = standings.iter().find(|one| one.tenant == victim).copied();
+        let helped = named.and_then(|named| {
+            let found = verdict.helped.iter().find(|one| one.0 == named);
+            found.map(|one| (named, one.1))
+        });
+        self.verdict = Some((verdict, 0));
+        match (helped, standing) {
+            (Some((culprit, helped)), Some(standing)) => {
+                self.doubts = 0;
+                self.throttle(now, culprit, standing, Some(helped), windows);
+            }
+            (None, Some(standing)) => {
+                self.doubts += 1;
+                self.note(now, victim, Act::GaveUp, || {
+                    let had = told(standing);
+                    format!("{had}, but throttling nobody helped more than noise: looks longer")
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn throttle(
+        &mut self,
+        now: Instant,
+        culprit: usize,
+        victim: Standing,
+        helped: Option<f64>,
+        windows: &[Window],
+    ) {
+        let window = &windows[culprit];
+        let Some(price) = window.share_of_byte_per_s() else {
+            return;
+        };
+        let expense = self.params.step_bytes_per_s * price;
+        let step = match self.params.mode {
+            Mode::Paper => expense,
+            Mode::Adaptive => expense * steps_needed(victim, helped),
+        };
+        let tenant = &mut self.tenants[culprit];
+        let was = tenant.throttle;
+        tenant.throttle = was.tightened(window.share, step);
+        if was.is_set() {
+            tenant.patience = (tenant.patience * 2).min(PATIENCE_MOST);
+        }
+        let to = tenant.throttle.share().unwrap_or(1.0);
+        let act = Act::Throttle {
+            from: window.share,
+            to,
+        };
+        let others = self.others_helped(culprit);
+        self.note(now, culprit, act, || {
+            let by = helped.map(|part| format!("; throttling it helped by {:.0} %", part * 100.0));
+            format!("{}{}{others}", told(victim), by.unwrap_or_default())
+        });
+    }
+
+    /// What throttling the others did, by the last verdict.
+    fn others_helped(&self, culprit: usize) -> String {
+        let Some((verdict, _)) = &self.verdict else {
+            return String::new();
+        };
+        let others = verdict.helped.iter().filter(|one| one.0 != culprit);
+        others
+            .map(|&(tenant, helped)| {
+                let name = &self.tenants[tenant].member.name;
+                format!(", {name} by {:.0} %", helped * 100.0)
+            })
+            .collect()
+    }
+
+    /// A throttled LC tenant misses its own target: it gets back a step, and is let alone.
+    fn roll_back(&mut self, now: Instant, victim: Standing, windows: &[Window]) {
+        let at = victim.tenant;
+        let used = windows[at].share;
+        let price = windows[at].share_of_byte_per_s().unwrap_or(0.0);
+        let step = (self.params.step_bytes_per_s * price).max(0.01);
+        let tenant = &mut self.tenants[at];
+        tenant.throttle = tenant.throttle.relaxed(used, step);
+        tenant.barred = BARRED_WINDOWS;
+        let to = tenant.throttle.share();
+        self.note(now, at, Act::RollBack { to }, || {
+            format!("{} because it was throttled", told(victim))
+        });
+    }
+
+    fn relax_all(&mut self, now: Instant, worst: Standing, windows: &[Window]) {
+        let paper = self.params.mode == Mode::Paper;
+        let steps = match paper {
+            true => 1.0,
+            false => (worst.slack / self.params.slack_ample - 1.0).clamp(0.25, 2.0),
+        };
+        let expense = self.params.step_bytes_per_s;
+        for (at, window) in windows.iter().enumerate() {
+            let tenant = &mut self.tenants[at];
+            if !tenant.throttle.is_set() {
+                continue;
+            }
+            tenant.quiet += 1;
+            if !paper && tenant.quiet < tenant.patience {
+                continue;
+            }
+            tenant.quiet = 0;
+            let step = window
+                .share_of_byte_per_s()
+                .map_or(0.01, |price| expense * price);
+            tenant.throttle = tenant.throttle.relaxed(window.share, steps * step);
+            let to = tenant.throttle.share();
+            self.note(now, at, Act::Relax { to }, || {
+                format!("the tightest tenant has {:.0} % slack", worst.slack * 100.0)
+            });
+        }
+    }
+
+    fn note(&mut self, now: Instant, tenant: usize, act: Act, why: impl FnOnce() -> String) {
+        if self.decisions.len() < DECISIONS_MOST {
+            self.decisions.push(Decision {
+                at: now,
+                tenant,
+                act,
+                why: why(),
+            });
+        }
+    }
+}
+
+/// How many expenses it takes to bring a victim to its target, by how much one of them helped.
+fn steps_needed(victim: Standing, helped: Option<f64>) -> f64 {
+    let too_much = 1.0 - AIM * victim.target_ns / victim.has_ns;
+    match helped {
+        Some(helped) if helped > 0.0 => (too_much / helped).clamp(1.0, STEPS_MOST),
+        _ => 1.0,
+    }
+}
+
+/// How a tenant stands, for a reason.
+fn told(standing: Standing) -> String {
+    let (has_us, target_us) = (standing.has_ns / 1e3, standing.target_ns / 1e3);
+    format!("{has_us:.2} us over a target of {target_us:.2} us")
+}
+
+impl Policy for Qos {
+    fn name(&self) -> &'static str {
+        match self.params.mode {
+            Mode::Adaptive => "qos",
+            Mode::Paper => "qos (paper)",
+        }
+    }
+
+    fn period(&self) -> Nanos {
+        self.params.tick
+    }
+
+    fn measures(&self, tenant: usize) -> bool {
+        self.target(tenant).is_some()
+    }
+
+    fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
+        match self.experiment.take() {
+            Some((mut experiment, windows)) => match experiment.step(now, seen) {
+                Some(verdict) => {
+                    self.conclude(now, verdict, &windows);
+                    self.begin_window(now, seen);
+                }
+                None => self.experiment = Some((experiment, windows)),
+            },
+            None => {
+                if let Some(windows) = self.windows(now, seen) {
+                    self.judge(now, windows);
+                }
+            }
+        }
+        for (want, tenant) in want.iter_mut().zip(&self.tenants) {
+            *want = tenant.throttle.want();
+        }
+        if let Some((experiment, _)) = &self.experiment {
+            experiment.apply(want);
+        }
+    }
+
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+}
