@@ -553,3 +553,168 @@ impl Policy for Qos {
         std::mem::take(&mut self.decisions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_base::{DevicePs, LatencyCounter, Rng};
+
+    const MS: Nanos = Nanos::from_millis(1);
+
+    /// A device as a formula: what each tenant asks of it, as a share, and by how many nanoseconds
+    /// a whole device of it delays each LC tenant.
+    struct Plant {
+        asks: Vec<f64>,
+        hurts_ns: Vec<f64>,
+        base_ns: f64,
+        counters: Vec<LatencyCounter>,
+        seen: Vec<Seen>,
+        want: Vec<Want>,
+        now: Instant,
+        rng: Rng,
+    }
+
+    impl Plant {
+        fn new(asks: &[f64], hurts_ns: &[f64], seed: u64) -> Plant {
+            let tenants = asks.len();
+            Plant {
+                asks: asks.to_vec(),
+                hurts_ns: hurts_ns.to_vec(),
+                base_ns: 1000.0,
+                counters: (0..tenants).map(|_| LatencyCounter::default()).collect(),
+                seen: vec![Seen::default(); tenants],
+                want: vec![Want::default(); tenants],
+                now: Instant(0),
+                rng: Rng::with_seed(seed),
+            }
+        }
+
+        fn gets(&self, tenant: usize) -> f64 {
+            let rate = self.want[tenant].rate;
+            self.asks[tenant].min(rate.map_or(1.0, DevicePs::as_secs_f64))
+        }
+
+        /// One millisecond. A tenant that may not use what it asks for waits as long again.
+        fn run(&mut self, qos: &mut Qos) {
+            let tenants = self.asks.len();
+            let harm: Vec<f64> = (0..tenants)
+                .map(|at| self.gets(at) * self.hurts_ns[at])
+                .collect();
+            for at in 0..tenants {
+                let gets = self.gets(at);
+                let others: f64 = harm.iter().sum::<f64>() - harm[at];
+                let mean_ns = (self.base_ns + others) * self.asks[at] / gets;
+                for _ in 0..500 {
+                    let ns = mean_ns * (0.5 + self.rng.f64());
+                    self.counters[at].add(Nanos(ns as u64), 1);
+                }
+                let seen = &mut self.seen[at];
+                seen.used = DevicePs(seen.used.0 + (gets * 1e9) as u64);
+                // A whole device moves 10 GB/s, whoever uses it.
+                seen.bytes += (gets * 1e7) as u64;
+                seen.ops += 500;
+                seen.latencies.clear();
+                self.counters[at].add_to(&mut seen.latencies);
+            }
+            self.now += MS;
+            qos.step(self.now, &self.seen, &mut self.want);
+        }
+    }
+
+    fn qos(targets_ns: &[Option<u64>], mode: Mode) -> Qos {
+        let member = |(at, &target): (usize, &Option<u64>)| Member {
+            name: format!("t{at}"),
+            class: target.map_or(Class::BestEffort, |ns| {
+                Class::Critical(Target::Mean(Nanos(ns)))
+            }),
+        };
+        let params = Params {
+            mode,
+            window_max: Nanos::from_millis(20),
+            tick: MS,
+            ..Params::default()
+        };
+        Qos::new(targets_ns.iter().enumerate().map(member).collect(), params)
+    }
+
+    fn throttled(qos: &Qos) -> Vec<bool> {
+        let tenants = qos.tenants.iter();
+        tenants.map(|tenant| tenant.throttle.is_set()).collect()
+    }
+
+    #[test]
+    fn the_small_tenant_that_does_the_harm_is_throttled_and_not_the_large_one() {
+        for mode in [Mode::Adaptive, Mode::Paper] {
+            let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 1);
+            let mut qos = qos(&[Some(1500), None, None], mode);
+            (0..1000).for_each(|_| plant.run(&mut qos));
+            assert_eq!(throttled(&qos), [false, false, true], "{mode:?}");
+            let harm: f64 = (1..3).map(|at| plant.gets(at) * plant.hurts_ns[at]).sum();
+            assert!(
+                plant.base_ns + harm <= 1500.0 * 1.02,
+                "{mode:?}: {harm} ns of harm"
+            );
+            assert!(plant.gets(2) > 0.02, "{mode:?}: not further than it takes");
+        }
+    }
+
+    #[test]
+    fn throttles_are_taken_back_when_the_victim_rests() {
+        let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 2);
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        (0..500).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false, false, true]);
+        plant.hurts_ns[2] = 0.0;
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false; 3]);
+    }
+
+    #[test]
+    fn where_nobody_does_the_harm_nobody_is_throttled() {
+        let mut plant = Plant::new(&[0.1, 0.3, 0.3], &[0.0, 0.0, 0.0], 3);
+        plant.base_ns = 2000.0;
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false; 3]);
+        let decisions = qos.take_decisions();
+        assert!(decisions.iter().all(|decision| decision.act == Act::GaveUp));
+        assert!(!decisions.is_empty());
+    }
+
+    #[test]
+    fn a_critical_tenant_that_was_throttled_gets_it_back_when_it_misses_its_own_target() {
+        // Both are critical and hurt each other; only the first is over its target.
+        let mut plant = Plant::new(&[0.2, 0.4], &[0.0, 3000.0], 4);
+        let mut qos = qos(&[Some(2000), Some(1300)], Mode::Adaptive);
+        let mut rolled_back = 0;
+        for _ in 0..1000 {
+            plant.run(&mut qos);
+            let decisions = qos.take_decisions();
+            let of = |decision: &&Decision| matches!(decision.act, Act::RollBack { .. });
+            rolled_back += decisions.iter().filter(of).count();
+        }
+        assert!(
+            rolled_back > 0,
+            "throttling it makes it miss its own target"
+        );
+        assert!(
+            plant.gets(1) > 0.2,
+            "{} of the 0.4 that it asks",
+            plant.gets(1)
+        );
+    }
+
+    #[test]
+    fn a_reason_has_the_figures() {
+        let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 5);
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        (0..500).for_each(|_| plant.run(&mut qos));
+        let decisions = qos.take_decisions();
+        let first = decisions
+            .iter()
+            .find(|one| matches!(one.act, Act::Throttle { .. }));
+        let why = &first.expect("somebody was throttled").why;
+        assert!(why.contains("over a target of 1.50 us"), "{why}");
+        assert!(why.contains("helped by") && why.contains("t1 by"), "{why}");
+    }
+}
