@@ -43,7 +43,9 @@ impl Controller {
             seen.ops = usage.reads.wrapping_add(usage.writes);
             seen.holds = usage.holds;
             seen.latencies.clear();
-            if self.policy.measures(at) {
+            let measured = self.policy.measures(at);
+            tenant.set_measured(measured);
+            if measured {
                 tenant.add_latencies(&mut seen.latencies);
             }
         }

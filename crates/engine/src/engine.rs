@@ -423,6 +423,11 @@ pub(crate) fn medium_len(size: u64, segment_bytes: u32) -> u64 {
 }
 
 impl<'a> Request<'a> {
+    /// Whose key it is; none where it has none, or belongs to nobody here.
+    pub fn tenant(&self) -> Option<TenantId> {
+        self.tenant
+    }
+
     /// The command.
     pub fn command(&self) -> &Command<'a> {
         &self.command

@@ -7,7 +7,7 @@ use crate::conn::Conn;
 use crate::group::{Conns, Group, Member, Process, Stop};
 use crate::shared::Shared;
 use arrayvec::ArrayVec;
-use nyx_base::Now;
+use nyx_base::{Clock, Instant, Now, TenantId};
 use nyx_engine::{Engine, Outcome, Request, Worker};
 use nyx_proto::auth::{self, Auth};
 use nyx_proto::{Command, Out, Parse, ProtoError, parse, reply};
@@ -24,6 +24,9 @@ pub(crate) struct EngineWork {
     pub(crate) engine: Arc<Engine>,
     pub(crate) worker: Worker,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Requests of measured tenants that this group has answered, and when they came.
+    pub(crate) answered: Vec<(TenantId, Instant)>,
 }
 
 struct Entry<'a> {
@@ -44,6 +47,7 @@ impl Process for EngineWork {
         self.worker.enter();
         while self.round(group, conns, now) {}
         self.worker.settle();
+        self.record();
     }
 
     fn maintain(&mut self, now: Now) -> bool {
@@ -57,6 +61,19 @@ impl Process for EngineWork {
 }
 
 impl EngineWork {
+    /// Records the latencies of what was answered: from when the loop woke for it to now, the time
+    /// for which it was held included. One look at the clock for the whole group.
+    fn record(&mut self) {
+        if self.answered.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        for (tenant, came) in self.answered.drain(..) {
+            let took = now.since(came);
+            self.engine.record(self.worker.id(), tenant, took, 1);
+        }
+    }
+
     /// One batch; false where nothing is left to execute.
     fn round(&mut self, group: &mut Group, conns: &mut Conns, now: Now) -> bool {
         let mut batch: ArrayVec<Entry<'_>, BATCH> = ArrayVec::new();
@@ -126,8 +143,12 @@ impl EngineWork {
             What::Login { user, password } => self.login(user, password, conn, out),
         };
         match outcome {
-            Outcome::Done => member.progressed = true,
+            Outcome::Done => {
+                member.progressed = true;
+                self.note(entry, conn, now);
+            }
             Outcome::Held { tenant, until } => {
+                conn.held_since.get_or_insert(now.mono);
                 member.stop = Some(Stop::Held { tenant, until });
                 member.cursor = entry.at;
             }
@@ -141,6 +162,19 @@ impl EngineWork {
                 self.ask_process(entry, conn, out);
                 member.progressed = true;
             }
+        }
+    }
+
+    /// Notes a request that was answered, where its tenant is measured.
+    #[inline]
+    fn note(&mut self, entry: &Entry<'_>, conn: &mut Conn, now: Now) {
+        let came = conn.held_since.take().unwrap_or(now.mono);
+        if let What::Request(request) = &entry.what
+            && let Some(tenant) = request.tenant()
+            && request.command().first_key().is_some()
+            && self.engine.tenants()[tenant.index()].is_measured()
+        {
+            self.answered.push((tenant, came));
         }
     }
 

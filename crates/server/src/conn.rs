@@ -98,6 +98,8 @@ pub(crate) struct Conn {
     pub(crate) eof: bool,
     /// Close as soon as the output is written.
     pub(crate) closing: bool,
+    /// Since when its first request has been held, if it has.
+    pub(crate) held_since: Option<Instant>,
     /// When bytes last came from the client or went to it.
     pub(crate) stirred: Instant,
 }
@@ -119,6 +121,7 @@ impl Conn {
             ending: false,
             eof: false,
             closing: false,
+            held_since: None,
             stirred: now,
         }
     }

@@ -137,6 +137,8 @@ fn start(
                 engine: engine.clone(),
                 worker: engine.worker(WorkerId(index), clock.clone()),
                 shared: shared.clone(),
+                clock: clock.clone(),
+                answered: Vec::new(),
             }),
             Answer::Canned { value_len } => Box::new(Canned::new(*value_len)),
         };

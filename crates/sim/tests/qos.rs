@@ -76,6 +76,7 @@ fn nyx(mode: qos::Mode) -> Box<dyn Policy> {
     let member = |(at, name): (usize, &str)| Member {
         name: name.into(),
         class: class(at),
+        most: None,
     };
     let params = qos::Params {
         mode,
@@ -108,11 +109,19 @@ fn only_the_writer_is_throttled_and_the_target_is_kept() {
         });
         let throttled: Vec<usize> = throttled.collect();
         assert!(!throttled.is_empty(), "{}", story());
-        assert!(throttled.iter().all(|&tenant| tenant == WRITER), "{}", story());
+        assert!(
+            throttled.iter().all(|&tenant| tenant == WRITER),
+            "{}",
+            story()
+        );
         let p99 = p99_ns(&outcome.parts[LC]);
         assert!(p99 <= TARGET.0 as f64, "P99 of {p99} ns; {}", story());
         let reader = bytes_per_s(&outcome.parts[READER]);
-        assert!(reader > 0.9 * READER_BYTES_PER_S, "{reader} B/s; {}", story());
+        assert!(
+            reader > 0.9 * READER_BYTES_PER_S,
+            "{reader} B/s; {}",
+            story()
+        );
     }
 }
 

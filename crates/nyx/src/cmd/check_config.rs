@@ -158,10 +158,10 @@ fn policy(config: &Config) -> String {
     match policy.kind {
         PolicyKind::None => "none: everything is metered, nothing is held".to_string(),
         kind => {
-            let kind = if kind == PolicyKind::Limit {
-                "limit"
-            } else {
-                "bytes"
+            let kind = match kind {
+                PolicyKind::Qos => "qos",
+                PolicyKind::Bytes => "bytes",
+                _ => "limit",
             };
             let mode = format!("{:?}", policy.mode).to_lowercase();
             format!(
@@ -204,6 +204,9 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
                 "reject"
             },
         );
+        if let Some(target) = tenant.target {
+            let _ = writeln!(text, "    promised: {target}");
+        }
     }
     let sum: f64 = parts.iter().filter_map(|p| p.share()).sum();
     if sum > 1.0 {

@@ -80,6 +80,7 @@ fn policy(table: &Table) -> Policy {
         kind: match table.text("kind") {
             Some("none") => PolicyKind::None,
             Some("bytes") => PolicyKind::Bytes,
+            Some("qos") => PolicyKind::Qos,
             _ => PolicyKind::Limit,
         },
         mode: match table.text("mode") {
@@ -281,6 +282,7 @@ impl Assembler {
             segment_bytes: segment.0 as u32,
             item_len_max: item_len_max.0 as u32,
             limit: table.limit("limit"),
+            target: table.target("target"),
             action: match table.text("action") {
                 Some("reject") => Action::Reject,
                 _ => Action::Delay,
@@ -306,6 +308,21 @@ impl Assembler {
     /// Limits that do nothing or promise more than there is. Neither is an error: the sum of limits
     /// may exceed a device on purpose, because a limit is a ceiling and not a reservation.
     fn odd_limits(&mut self, tenants: &[Tenant], devices: &[Device], policy: &Policy) {
+        let promised = tenants.iter().filter(|t| t.target.is_some());
+        match policy.kind {
+            PolicyKind::Qos if promised.count() == 0 => self
+                .warnings
+                .push("policy.kind is qos, but no tenant has a target".into()),
+            PolicyKind::Qos => {}
+            _ => {
+                for tenant in tenants.iter().filter(|t| t.target.is_some()) {
+                    let name = &tenant.name;
+                    self.warnings.push(format!(
+                        "tenant {name:?} has a target, but policy.kind is not qos"
+                    ));
+                }
+            }
+        }
         if policy.kind == PolicyKind::None {
             for tenant in tenants.iter().filter(|t| t.limit.is_some()) {
                 let name = &tenant.name;
@@ -436,6 +453,13 @@ impl Table {
     fn limit(&self, name: &str) -> Option<Limit> {
         match self.value(name) {
             Some(Value::Limit(limit)) => *limit,
+            _ => None,
+        }
+    }
+
+    fn target(&self, name: &str) -> Option<Target> {
+        match self.value(name) {
+            Some(Value::Target(target)) => *target,
             _ => None,
         }
     }

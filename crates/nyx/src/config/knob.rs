@@ -207,11 +207,12 @@ pub static KNOBS: &[Knob] = &[
     Knob {
         section: Section::Policy,
         name: "kind",
-        kind: Kind::Choice(&["none", "limit", "bytes"]),
+        kind: Kind::Choice(&["none", "limit", "qos", "bytes"]),
         fallback: Fallback::Is("limit"),
         paper: "3.4, 4.2",
         doc: "none meters and never holds; limit keeps tenants with a limit below it in device \
-              time; bytes takes the same limits as byte rates, blind to their cost (the baseline).",
+              time; qos does so too, and throttles whoever makes a tenant with a target miss it; \
+              bytes takes the same limits as byte rates, blind to their cost (the baseline).",
     },
     Knob {
         section: Section::Policy,
@@ -401,6 +402,16 @@ pub static KNOBS: &[Knob] = &[
         paper: "3.4",
         doc: "What it may use of its device: \"250000 std-ops/s\" (1 KiB random reads of this \
               device), \"42%\" of the device's time, or none.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "target",
+        kind: Kind::Target,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "Under the policy qos, what its requests are promised, from when the server has read \
+              them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" (device \
+              accesses a second), or none for best effort.",
     },
     Knob {
         section: Section::Tenant,

@@ -111,6 +111,8 @@ pub struct Tenant {
     pub item_len_max: u32,
     /// What the tenant may use of its device; `None`: no limit.
     pub limit: Option<Limit>,
+    /// What it is promised under the policy `qos`; `None`: best effort.
+    pub target: Option<Target>,
     /// What happens to a request beyond the limit.
     pub action: Action,
     /// Keys on an open door that start with these bytes are this tenant's.
@@ -137,6 +139,17 @@ pub enum Limit {
     StdOpsPerS(u64),
     /// Part of the device's time, over 0 and up to 1.
     Share(f64),
+}
+
+/// What a latency-critical tenant is promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// A mean latency of at most so many nanoseconds.
+    MeanNs(u64),
+    /// A part of all requests, each within so many nanoseconds.
+    QuantileNs(f64, u64),
+    /// At least so many accesses to the device per second.
+    OpsPerS(u64),
 }
 
 /// What happens to a request whose tenant has used up its part.
@@ -168,6 +181,8 @@ pub enum PolicyKind {
     None,
     /// Tenants with a limit stay below it, in device time (Algorithm 1).
     Limit,
+    /// Tenants with a target keep it, the others get the rest (Algorithm 2).
+    Qos,
     /// The same limits taken as byte rates, blind to what the bytes cost: the baseline.
     Bytes,
 }

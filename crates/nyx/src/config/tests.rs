@@ -263,6 +263,21 @@ fn oversubscription_and_idle_limits_are_told_not_refused() {
 }
 
 #[test]
+fn a_promise_needs_the_policy_that_keeps_it() {
+    let text = TWO.to_string() + "target=\"p99 2ms\"\n";
+    let loaded = load(&text).expect("allowed");
+    let promised = Some(Target::QuantileNs(0.99, 2_000_000));
+    assert_eq!(loaded.config.tenants[1].target, promised);
+    let warned = |loaded: &Loaded, of: &str| loaded.warnings.iter().any(|w| w.contains(of));
+    assert!(warned(&loaded, "policy.kind is not qos"));
+    let loaded = load(&(text + "[policy]\nkind=\"qos\"\n")).expect("allowed");
+    assert_eq!(loaded.config.policy.kind, PolicyKind::Qos);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let loaded = load("[policy]\nkind=\"qos\"\n").expect("allowed");
+    assert!(warned(&loaded, "no tenant has a target"));
+}
+
+#[test]
 fn the_words_of_choices_are_those_of_the_store() {
     for eviction in Eviction::ALL {
         let config = load(&format!("[[tenant]]\neviction=\"{eviction}\"\n"))

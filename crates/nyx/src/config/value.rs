@@ -3,7 +3,7 @@
 //! Every layer - file, environment, flag - hands in text, so that a value means the same wherever
 //! it was written. What this module never does: know where a value came from.
 
-use super::{Limit, Listen};
+use super::{Limit, Listen, Target};
 use nyx_base::Bytes;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -46,6 +46,8 @@ pub enum Kind {
     Addresses,
     /// A limit on device use.
     Limit,
+    /// What a latency-critical tenant is promised.
+    Target,
     /// Permission bits in octal.
     Mode,
 }
@@ -67,6 +69,8 @@ pub enum Value {
     Addresses(Vec<Listen>),
     /// Of `Kind::Limit`.
     Limit(Option<Limit>),
+    /// Of `Kind::Target`.
+    Target(Option<Target>),
     /// Of `Kind::Mode`.
     Mode(u32),
 }
@@ -124,6 +128,7 @@ impl Kind {
             Kind::Text => Ok(Value::Text(text.to_string())),
             Kind::Path => Ok(Value::Path(PathBuf::from(text))),
             Kind::Limit => parse_limit(text).map(Value::Limit),
+            Kind::Target => parse_target(text).map(Value::Target),
             Kind::Mode => parse_mode(text).map(Value::Mode),
             Kind::Addresses => unreachable!("handled above"),
         }
@@ -135,6 +140,7 @@ impl Kind {
             Kind::Count { unit, .. } => unit,
             Kind::Bytes { .. } => "bytes",
             Kind::Limit => "std-ops/s or %",
+            Kind::Target => "ns, us, ms or ops/s",
             Kind::Mode => "octal",
             _ => "",
         }
@@ -166,6 +172,9 @@ impl fmt::Display for Kind {
             Kind::Path => f.write_str("a path"),
             Kind::Addresses => f.write_str("list of IP:PORT, PORT, unix:PATH"),
             Kind::Limit => f.write_str("none, N std-ops/s, or over 0 % to 100 %"),
+            Kind::Target => {
+                f.write_str("none, or mean, p90, p95, p99, p999 with ns, us, ms; ops N")
+            }
             Kind::Mode => f.write_str("0000 to 0777"),
         }
     }
@@ -192,6 +201,8 @@ impl fmt::Display for Value {
             Value::Addresses(_) => f.write_str(&self.texts().join(",")),
             Value::Limit(None) => f.write_str("none"),
             Value::Limit(Some(limit)) => write!(f, "{limit}"),
+            Value::Target(None) => f.write_str("none"),
+            Value::Target(Some(target)) => write!(f, "{target}"),
             Value::Mode(bits) => write!(f, "{bits:04o}"),
         }
     }
@@ -203,6 +214,20 @@ impl fmt::Display for Limit {
             Limit::StdOpsPerS(n) => write!(f, "{n} std-ops/s"),
             // Rounded, because 0.07 * 100 is not 7.
             Limit::Share(part) => write!(f, "{}%", (part * 1e8).round() / 1e6),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: u64| ns as f64 / 1e3;
+        match *self {
+            Target::MeanNs(ns) => write!(f, "mean {}us", us(ns)),
+            Target::QuantileNs(q, ns) => {
+                let name = QUANTILES.iter().find(|known| known.1 == q);
+                write!(f, "{} {}us", name.map_or("p", |known| known.0), us(ns))
+            }
+            Target::OpsPerS(ops) => write!(f, "ops {ops}"),
         }
     }
 }
@@ -322,6 +347,45 @@ fn parse_limit(text: &str) -> Result<Option<Limit>, String> {
     }
 }
 
+/// The quantiles that a target can name.
+const QUANTILES: [(&str, f64); 4] = [("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)];
+
+fn parse_target(text: &str) -> Result<Option<Target>, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no target: write \"p99 2ms\", \"mean 500us\", \"ops 20000\" (a second) or \
+             \"none\""
+        )
+    };
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let target = match words[..] {
+        ["none"] => return Ok(None),
+        ["ops", number] => number
+            .replace('_', "")
+            .parse()
+            .ok()
+            .filter(|ops| *ops > 0)
+            .map(Target::OpsPerS),
+        ["mean", time] => parse_ns(time).map(Target::MeanNs),
+        [name, time] => QUANTILES
+            .iter()
+            .find(|known| known.0 == name)
+            .and_then(|known| Some(Target::QuantileNs(known.1, parse_ns(time)?))),
+        _ => None,
+    };
+    target.map(Some).ok_or_else(wrong)
+}
+
+/// A time of at least a nanosecond with its unit.
+fn parse_ns(text: &str) -> Option<u64> {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6)];
+    let (number, unit_ns) = units
+        .iter()
+        .find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, ns)))?;
+    let ns = number.parse::<f64>().ok()? * unit_ns;
+    (1.0..=1e12).contains(&ns).then_some(ns.round() as u64)
+}
+
 fn parse_mode(text: &str) -> Result<u32, String> {
     let bits = u32::from_str_radix(text, 8)
         .ok()
@@ -397,6 +461,31 @@ mod tests {
         let std_ops = Ok(Value::Limit(Some(Limit::StdOpsPerS(250_000))));
         assert_eq!(read(Kind::Limit, "250_000 std-ops/s"), std_ops);
         assert_eq!(read(Kind::Limit, "none"), Ok(Value::Limit(None)));
+        let target = |target| Ok(Value::Target(Some(target)));
+        assert_eq!(
+            read(Kind::Target, "p99 1.5ms"),
+            target(Target::QuantileNs(0.99, 1_500_000))
+        );
+        assert_eq!(read(Kind::Target, "mean 2us"), target(Target::MeanNs(2000)));
+        assert_eq!(
+            read(Kind::Target, "ops 20_000"),
+            target(Target::OpsPerS(20_000))
+        );
+        for text in [
+            "p99",
+            "p98 2ms",
+            "p99 2",
+            "p99 0ns",
+            "mean -1us",
+            "ops 0",
+            "2ms",
+            "",
+        ] {
+            read(Kind::Target, text).expect_err(text);
+        }
+        let printed =
+            target(Target::QuantileNs(0.999, 2_500)).map(|value: Value| value.to_string());
+        assert_eq!(printed, Ok::<_, String>("p999 2.5us".into()));
         for text in [
             "0%",
             "101%",

@@ -9,6 +9,7 @@ use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::{ByteRate, Unlimited};
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
+use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_server::Door;
 use nyx_store::{Eviction, Layout};
 use std::sync::Arc;
@@ -65,6 +66,10 @@ pub(super) fn policy(config: &Config, devices: &[Arc<Device>]) -> Box<dyn Policy
                 },
             ))
         }
+        (config::PolicyKind::Qos, mode) => Box::new(Qos::new(
+            config.tenants.iter().zip(limits()).map(member).collect(),
+            qos_params(mode),
+        )),
         (config::PolicyKind::Bytes, _) => {
             let byte_rate = |(tenant, limit): (&config::Tenant, Option<DevicePs>)| {
                 limit.map(|limit| bytes_per_s(limit, &devices[tenant.device]))
@@ -73,6 +78,32 @@ pub(super) fn policy(config: &Config, devices: &[Arc<Device>]) -> Box<dyn Policy
                 config.tenants.iter().zip(limits()).map(byte_rate).collect(),
             ))
         }
+    }
+}
+
+fn member((tenant, limit): (&config::Tenant, Option<DevicePs>)) -> Member {
+    let target = |target| match target {
+        config::Target::MeanNs(ns) => Target::Mean(Nanos(ns)),
+        config::Target::QuantileNs(q, ns) => Target::Quantile(q, Nanos(ns)),
+        config::Target::OpsPerS(ops) => Target::OpsPerS(ops as f64),
+    };
+    Member {
+        name: tenant.name.clone(),
+        class: match tenant.target {
+            Some(named) => Class::Critical(target(named)),
+            None => Class::BestEffort,
+        },
+        most: limit.map(DevicePs::as_secs_f64),
+    }
+}
+
+fn qos_params(mode: config::Mode) -> qos::Params {
+    qos::Params {
+        mode: match mode {
+            config::Mode::Leased => qos::Mode::Adaptive,
+            config::Mode::Paper => qos::Mode::Paper,
+        },
+        ..qos::Params::default()
     }
 }
 

@@ -57,6 +57,17 @@ impl Throttle {
         }
     }
 
+    /// The tighter of this and a limit that holds in any case.
+    #[must_use]
+    pub fn within(self, most: Option<f64>) -> Throttle {
+        match (self.share, most) {
+            (Some(share), Some(most)) => Throttle::at(share.min(most)),
+            (share, most) => Throttle {
+                share: share.or(most),
+            },
+        }
+    }
+
     /// What the gate is to do.
     pub fn want(self) -> Want {
         Want {
@@ -89,6 +100,14 @@ mod tests {
             Throttle::at(0.4).want().rate,
             Some(DevicePs(400_000_000_000))
         );
+    }
+
+    #[test]
+    fn a_limit_holds_in_any_case() {
+        assert_eq!(Throttle::NONE.within(None), Throttle::NONE);
+        assert_eq!(Throttle::NONE.within(Some(0.3)), Throttle::at(0.3));
+        assert_eq!(Throttle::at(0.5).within(Some(0.3)), Throttle::at(0.3));
+        assert_eq!(Throttle::at(0.2).within(Some(0.3)), Throttle::at(0.2));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct Member {
     pub name: String,
     /// What it is promised.
     pub class: Class,
+    /// The share of the device that it may use in any case.
+    pub most: Option<f64>,
 }
 
 /// How steps are taken.
@@ -542,7 +544,7 @@ impl Policy for Qos {
             }
         }
         for (want, tenant) in want.iter_mut().zip(&self.tenants) {
-            *want = tenant.throttle.want();
+            *want = tenant.throttle.within(tenant.member.most).want();
         }
         if let Some((experiment, _)) = &self.experiment {
             experiment.apply(want);
@@ -627,6 +629,7 @@ mod tests {
             class: target.map_or(Class::BestEffort, |ns| {
                 Class::Critical(Target::Mean(Nanos(ns)))
             }),
+            most: None,
         };
         let params = Params {
             mode,
