@@ -22,6 +22,8 @@ pub(crate) struct Controller {
     want: Vec<Want>,
     in_force: Vec<Option<Want>>,
     decisions: VecDeque<Decision>,
+    /// How many there ever were.
+    decided: u64,
 }
 
 impl Controller {
@@ -32,6 +34,7 @@ impl Controller {
             want: vec![Want::default(); tenants],
             in_force: vec![None; tenants],
             decisions: VecDeque::with_capacity(DECISIONS_KEPT),
+            decided: 0,
         }
     }
 
@@ -57,6 +60,7 @@ impl Controller {
                 self.decisions.pop_front();
             }
             self.decisions.push_back(decision);
+            self.decided += 1;
         }
     }
 }
@@ -102,11 +106,16 @@ impl Engine {
             .name()
     }
 
-    /// The last decisions of the policy, oldest first.
-    pub fn decisions(&self) -> Vec<Decision> {
+    /// The policy's decisions from the `n`-th on, oldest first, as far as they are kept; and how
+    /// many there ever were, to ask for what comes next.
+    pub fn decisions_since(&self, n: u64) -> (u64, Vec<Decision>) {
         let guard = self.controller.lock();
         let controller = guard.unwrap_or_else(PoisonError::into_inner);
-        controller.decisions.iter().cloned().collect()
+        let new = controller.decided.saturating_sub(n) as usize;
+        let kept = controller.decisions.len();
+        let from = kept - new.min(kept);
+        let decisions = controller.decisions.range(from..).cloned().collect();
+        (controller.decided, decisions)
     }
 
     /// Records that `n` requests of a tenant took so long each, from when they came to when their

@@ -1,5 +1,5 @@
 //! Figures as clients ask for them: `stats`, `stats settings`, `stats items`, `stats slabs`,
-//! `stats tenants`, `stats nyx`.
+//! `stats tenants`, `stats nyx`, `stats policy`.
 //!
 //! Names are memcached's wherever it has one, so that exporters, `memcached-tool` and dashboards
 //! work; Nyx's own start with `nyx_` or are `<tenant>:<name>`. A connection sees the tenants within
@@ -9,7 +9,7 @@ use crate::counters::Counts;
 use crate::engine::{Engine, VERSION};
 use crate::session::Session;
 use crate::tenant::Tenant;
-use nyx_base::DevicePs;
+use nyx_base::{DevicePs, Latencies};
 use nyx_gate::Usage;
 use nyx_proto::{Out, reply};
 use nyx_store::Figures;
@@ -88,6 +88,7 @@ impl Engine {
             b"slabs" => stats_slabs(&within, out),
             b"sizes" => reply::stat(out, "sizes_status", "disabled"),
             b"tenants" | b"nyx" => within.iter().for_each(|t| self.stats_tenant(t, out)),
+            b"policy" => self.stats_policy(&within, out),
             b"reset" => {
                 // Counters of devices and budgets only ever grow: a reset would make limits forget.
                 reply::client_error(out, "stats reset is not supported: figures only grow");
@@ -208,6 +209,30 @@ impl Engine {
                 "limit_std_ops_per_s",
                 &((share * 1e12) as u64 / standard.0.max(1)),
             );
+        }
+        if tenant.is_measured() {
+            let mut latencies = Latencies::default();
+            tenant.add_latencies(&mut latencies);
+            stat("measured_requests", &latencies.count());
+            let us = |ns: Option<f64>| format!("{:.1}", ns.unwrap_or(0.0) / 1e3);
+            stat("latency_us_mean", &us(latencies.mean_ns()));
+            stat("latency_us_p99", &us(latencies.quantile_ns(0.99)));
+            stat("latency_us_p999", &us(latencies.quantile_ns(0.999)));
+        }
+    }
+
+    /// The last decisions over the tenants within reach, oldest first. Reasons name other tenants:
+    /// they are told only where all are within reach.
+    fn stats_policy(&self, within: &[&Tenant], out: &mut Out) {
+        reply::stat(out, "policy", self.policy_name());
+        let all = within.len() == self.tenants.len();
+        for decision in self.decisions_since(0).1 {
+            let tenant = &self.tenants[decision.tenant];
+            if within.iter().any(|one| one.id == tenant.id) {
+                let name = format!("{}:{:.3}s", tenant.name(), decision.at.0 as f64 / 1e9);
+                let why = if all { decision.why.as_str() } else { "" };
+                reply::stat(out, &name, format!("{} {why}", decision.act).trim_end());
+            }
         }
     }
 }

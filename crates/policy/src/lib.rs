@@ -9,6 +9,7 @@
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
 use nyx_base::{DevicePs, Instant, Latencies, Nanos};
+use std::fmt;
 
 pub mod baselines;
 pub mod mechanism;
@@ -95,6 +96,27 @@ pub enum Act {
     },
     /// Could do nothing more for it.
     GaveUp,
+}
+
+/// Shows what was done in a few words, shares in percent of the device.
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| share * 100.0;
+        let to = |f: &mut fmt::Formatter<'_>, word: &str, to: Option<f64>| match to {
+            Some(share) => write!(f, "{word} to {:.1} %", percent(share)),
+            None => write!(f, "{word} without a limit"),
+        };
+        match *self {
+            Act::Throttle { from, to } => {
+                let (from, to) = (percent(from), percent(to));
+                write!(f, "throttled from {from:.1} to {to:.1} %")
+            }
+            Act::Relax { to: share } => to(f, "relaxed", share),
+            Act::RollBack { to: share } => to(f, "rolled back", share),
+            Act::Measured { slowdown } => write!(f, "measured, slowdown {slowdown:.2}"),
+            Act::GaveUp => f.write_str("not helped"),
+        }
+    }
 }
 
 /// A sharing policy. `seen` and `want` have an entry for each tenant, in the same order as the

@@ -258,8 +258,15 @@ const NAP_MAX: Duration = Duration::from_millis(100);
 
 /// Steps the policy for as long as the server runs.
 fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
+    let mut told = 0;
     while !shared.is_stopping() {
         let period = engine.control(clock.now());
+        let (decided, decisions) = engine.decisions_since(told);
+        told = decided;
+        for decision in decisions {
+            let tenant = engine.tenants()[decision.tenant].name();
+            tracing::info!(tenant, act = %decision.act, why = decision.why, "the policy decided");
+        }
         std::thread::sleep(Duration::from_nanos(period.0).min(NAP_MAX));
     }
 }

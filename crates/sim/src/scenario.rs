@@ -208,7 +208,7 @@ impl Scenario {
         Ok(Outcome {
             parts,
             busy: media.busy().saturating_sub(busy_before),
-            decisions: engine.decisions(),
+            decisions: engine.decisions_since(0).1,
             trace,
         })
     }

@@ -68,7 +68,7 @@ pub(super) fn policy(config: &Config, devices: &[Arc<Device>]) -> Box<dyn Policy
         }
         (config::PolicyKind::Qos, mode) => Box::new(Qos::new(
             config.tenants.iter().zip(limits()).map(member).collect(),
-            qos_params(mode),
+            qos_params(mode, devices),
         )),
         (config::PolicyKind::Bytes, _) => {
             let byte_rate = |(tenant, limit): (&config::Tenant, Option<DevicePs>)| {
@@ -97,8 +97,16 @@ fn member((tenant, limit): (&config::Tenant, Option<DevicePs>)) -> Member {
     }
 }
 
-fn qos_params(mode: config::Mode) -> qos::Params {
+/// What an experiment takes from a tenant, as a part of what the smallest device reads: the paper's
+/// 500 MB/s of 12 GB/s (section 3.6).
+const EXPERIMENT_SHARE: f64 = 0.04;
+
+fn qos_params(mode: config::Mode, devices: &[Arc<Device>]) -> qos::Params {
+    let whole = devices
+        .iter()
+        .map(|device| bytes_per_s(DevicePs::SECOND, device));
     qos::Params {
+        step_bytes_per_s: EXPERIMENT_SHARE * whole.fold(f64::MAX, f64::min),
         mode: match mode {
             config::Mode::Leased => qos::Mode::Adaptive,
             config::Mode::Paper => qos::Mode::Paper,

@@ -17,6 +17,9 @@ use nyx_base::{Instant, Nanos};
 
 /// How much worse than independent samples the victim's are: they queue behind each other.
 const CORRELATION: f64 = 3.0;
+/// The least part of the expense from which the whole is concluded: who pays nearly nothing says
+/// nearly nothing about what it would do for more.
+const PAID_MIN: f64 = 0.25;
 /// A difference counts from so many standard deviations on.
 const SIGNIFICANT: f64 = 3.0;
 
@@ -154,7 +157,11 @@ impl Experiment {
             .zip(self.without.windows(2))
             .map(|((candidate, with), around)| {
                 let (helped, is_sure) = with.against(around[0], around[1]);
-                (candidate.tenant, helped / candidate.paid, is_sure)
+                (
+                    candidate.tenant,
+                    helped / candidate.paid.max(PAID_MIN),
+                    is_sure,
+                )
             })
             .collect();
         let most = found
