@@ -1,7 +1,26 @@
-//! What Nyx is compared with, on the same interface: no policy, and a limit on bytes.
+//! What Nyx is compared with, on the same interface.
+//!
+//! * [`Unlimited`]: no policy.
+//! * [`bytes`]: a limit on bytes; each byte counts the same.
+//! * [`ops`]: a limit on operations; each access counts the same.
+//! * [`partition`]: fixed parts of the device's time, nothing is lent.
+//! * [`memguard`]: budgets of bytes, lent from period to period.
+//! * [`caladan`]: whoever moves the most bytes is throttled for a tenant with a target.
 
 use crate::{Policy, Seen, Want};
-use nyx_base::{DevicePs, Instant, Nanos};
+use nyx_base::{Instant, Nanos};
+
+pub mod bytes;
+pub mod caladan;
+pub mod memguard;
+pub mod ops;
+pub mod partition;
+
+pub use bytes::ByteRate;
+pub use caladan::CaladanLike;
+pub use memguard::MemGuardLike;
+pub use ops::OpRate;
+pub use partition::StaticPartition;
 
 /// No policy: everybody takes what they can. Accounts are still kept.
 #[derive(Debug, Default)]
@@ -21,64 +40,18 @@ impl Policy for Unlimited {
     }
 }
 
-/// A bandwidth limit, as for DRAM: each byte counts the same, read or written, alone or in a crowd
-/// (NyxCache section 4.2 compares with this).
-#[derive(Debug)]
-pub struct ByteRate {
-    limits: Vec<Option<f64>>,
-}
-
-impl ByteRate {
-    /// `limits[i]` is the bytes per second of tenant `i`; `None` is no limit.
-    ///
-    /// Panics where a limit is not positive and finite: configurations are checked before.
-    pub fn new(limits: Vec<Option<f64>>) -> ByteRate {
-        let sound = |limit: &f64| limit.is_finite() && *limit > 0.0;
-        assert!(
-            limits.iter().flatten().all(sound),
-            "byte rates must be positive: {limits:?}"
-        );
-        ByteRate { limits }
-    }
-}
-
-impl Policy for ByteRate {
-    fn name(&self) -> &'static str {
-        "bytes"
-    }
-
-    fn period(&self) -> Nanos {
-        Nanos::from_millis(10)
-    }
-
-    /// A limit of `b` bytes a second is a second a second, of which each byte takes `1/b`.
-    fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
-        for (want, limit) in want.iter_mut().zip(&self.limits) {
-            *want = Want::default();
-            if let Some(bytes_per_s) = limit {
-                want.rate = Some(DevicePs::SECOND);
-                want.byte_price = Some(DevicePs::of_max_iops(*bytes_per_s));
-            }
-        }
+/// Panics where a rate is not positive and finite.
+fn assert_positive<'a>(rates: impl Iterator<Item = &'a f64>) {
+    for rate in rates {
+        let sound = rate.is_finite() && *rate > 0.0;
+        assert!(sound, "rates must be positive, got {rate}");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_byte_costs_its_part_of_the_second() {
-        let mut want = [Want::default(); 2];
-        ByteRate::new(vec![Some(1e9), None]).step(
-            Instant(0),
-            &[Seen::default(), Seen::default()],
-            &mut want,
-        );
-        assert_eq!(want[0].byte_price, Some(DevicePs(1000)));
-        assert_eq!(want[0].rate, Some(DevicePs::SECOND));
-        assert_eq!(want[1], Want::default());
-    }
+    use nyx_base::DevicePs;
 
     #[test]
     fn no_policy_lifts_what_an_earlier_one_set() {

@@ -1,0 +1,474 @@
+//! Proportional sharing (NyxCache section 3.4, Algorithm 4): each tenant is entitled to its weight
+//! of the device's *time*, and what it leaves idle is lent to those who used up theirs.
+//!
+//! At the end of an epoch each tenant's desire is judged. Who used up its limit wants
+//! `limit / TimeUseUp`, where `TimeUseUp` is the part of the epoch's ticks in which it was not
+//! held: leases are paced, so there is no moment at which a budget ends. Who left some idle donates
+//! it at once ([`Donation::Naive`]) or by steps while its slowdown is below `1 / entitlement`
+//! ([`Donation::Aware`]): lending does not make a tenant with two thirds of the device worse off
+//! than with the whole device for two thirds of the time. The device is then divided by
+//! water-filling, and limits are enforced as exact leased rates.
+//!
+//! Beyond the paper, by default ([`Steps::Adaptive`]): steps are in proportion to how far the donor
+//! is from its bound, what is lent is halved on overshoot, and a donor's own limit stays at its
+//! entitlement. A donation decides only what *others* may have above theirs; who comes back is
+//! not held, and at the end of that epoch it has its device time back. [`Steps::Paper`] is the
+//! algorithm as printed: fixed steps, and donors are held at what they have not donated.
+//!
+//! Slowdown is mean latency over stand-alone mean latency. Whoever knows it says so through
+//! [`Share::set_slowdowns`]. Otherwise it is learned in short pauses of all others, one donor at a
+//! time, between epochs, at most one an epoch, and only while somebody wants what is idle. The
+//! other way, the latency under the full reservation without donation, needs no pause, but takers
+//! use their own entitlements meanwhile: what they cost would count as part of being alone, and
+//! the bound, which is about being alone, would not hold.
+//!
+//! Where what others are entitled to already makes a donor slower than its bound, as bursts of
+//! writes do to single small gets, nothing of its time is lent and there is nothing to take back:
+//! shares of device time are kept, the latency is not.
+//!
+//! What it never does: lend more of a donor whose slowdown is not known, except where it asked for
+//! nothing in a whole epoch; assign anybody less than the smaller of its desire and its
+//! entitlement.
+//!
+//! *Invariants*: assignments sum to the device. Limits sum to more only under
+//! [`Steps::Adaptive`], and matter then for at most the epoch in which a donor comes back.
+
+use super::limit::Epoch;
+use crate::mechanism::throttle::{SHARE_MIN, Throttle, pause};
+use crate::mechanism::window::Mark;
+use crate::{Act, Decision, Policy, Seen, Want};
+use alone::Alone;
+use fill::fill;
+use nyx_base::{Instant, Nanos};
+use std::collections::VecDeque;
+
+mod alone;
+mod fill;
+#[cfg(test)]
+mod tests;
+
+/// Who uses this part of its limit and was held has used it up.
+const USED_UP: f64 = 0.9;
+/// The largest step of [`Steps::Adaptive`], as a part of what the donor still has.
+const STEP_MAX: f64 = 0.25;
+/// The largest part of what is lent that [`Steps::Adaptive`] gives back at once.
+const BACK_MAX: f64 = 0.5;
+/// The part of the way from 1 to a donor's bound at which donating ends and giving back begins: a
+/// measured slowdown varies, and its mean over time is to stay below the bound.
+const ROOM: f64 = 0.85;
+/// What a taker that has idle time keeps, in parts of what it uses.
+const HEADROOM: f64 = 1.25;
+/// A change of a limit is a decision from this part of the device on.
+const TOLD_MIN: f64 = 0.02;
+/// Decisions kept for who does not ask; older ones go.
+const DECISIONS_KEPT: usize = 64;
+
+/// What happens to what a tenant leaves idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Donation {
+    /// All of it is lent at once (Option 1).
+    Naive,
+    /// It is lent by steps while the donor's slowdown is below its bound (Option 2).
+    Aware,
+}
+
+/// How large the steps of [`Donation::Aware`] are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Steps {
+    /// In proportion to the distance from a target below the bound; what is lent is halved beyond
+    /// the bound.
+    Adaptive,
+    /// As printed.
+    Paper {
+        /// `DonateStep`, as a part of what the donor has.
+        donate_step: f64,
+    },
+}
+
+/// How a [`Share`] works.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// What happens to idle time.
+    pub donation: Donation,
+    /// How large steps are.
+    pub steps: Steps,
+    /// How often desires are judged, and in how many ticks holds are looked at.
+    pub epoch: Epoch,
+    /// How long all others pause so that a donor can be measured; the first quarter is not
+    /// measured, for what they had begun.
+    pub pause: Nanos,
+    /// A donor's stand-alone latency is measured again when it is older.
+    pub refresh: Nanos,
+    /// Latencies that a judgement needs; a window is extended until it has as many.
+    pub samples: u64,
+}
+
+impl Default for Settings {
+    /// Epochs of 100 ms; pauses of 1 ms each second, as in the paper (section 4.1).
+    fn default() -> Settings {
+        Settings {
+            donation: Donation::Aware,
+            steps: Steps::Adaptive,
+            epoch: Epoch {
+                ticks: 10,
+                ..Epoch::default()
+            },
+            pause: Nanos::from_millis(1),
+            refresh: Nanos::from_millis(1_000),
+            samples: 500,
+        }
+    }
+}
+
+/// Proportional sharing.
+#[derive(Debug)]
+pub struct Share {
+    settings: Settings,
+    entitled: Vec<f64>,
+    tenants: Vec<Tenant>,
+    phase: Phase,
+    slowdowns: Option<Vec<Option<f64>>>,
+    decisions: VecDeque<Decision>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing was seen yet.
+    New,
+    Epoch {
+        ends: Instant,
+    },
+    /// All but this tenant pause, and the device finishes what they had begun.
+    Drain(usize),
+    /// All but this tenant pause, and it is measured.
+    Listen(usize),
+}
+
+#[derive(Debug)]
+struct Tenant {
+    assigned: f64,
+    /// The limit of which the last decision spoke.
+    told: f64,
+    epoch: Mark,
+    /// Where the latencies begin that were not judged yet.
+    unjudged: Mark,
+    holds: u64,
+    held_ticks: u32,
+    /// It asked for nothing in the last epoch.
+    quiet: bool,
+    alone: Alone,
+}
+
+/// What an epoch tells of one tenant.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    used: f64,
+    desired: f64,
+    used_up: bool,
+    slowdown: Option<f64>,
+}
+
+impl Share {
+    /// `weights[i]` is the weight of tenant `i`.
+    ///
+    /// Panics where a weight is not positive and finite, or an epoch or a pause is empty:
+    /// configurations are checked before.
+    pub fn new(weights: &[f64], settings: Settings) -> Share {
+        let entitled = entitlements(weights);
+        let epoch = settings.epoch;
+        assert!(
+            epoch.tick > Nanos::ZERO && epoch.ticks > 0 && settings.pause.0 >= 4,
+            "an epoch and a pause take time: {settings:?}"
+        );
+        let nothing = Mark::new(Instant(0), &Seen::default());
+        let tenant = |&entitled: &f64| Tenant {
+            assigned: entitled,
+            told: entitled,
+            epoch: nothing.clone(),
+            unjudged: nothing.clone(),
+            holds: 0,
+            held_ticks: 0,
+            quiet: false,
+            alone: Alone::default(),
+        };
+        Share {
+            tenants: entitled.iter().map(tenant).collect(),
+            settings,
+            entitled,
+            phase: Phase::New,
+            slowdowns: None,
+            decisions: VecDeque::new(),
+        }
+    }
+
+    /// How many times slower each tenant is than alone, by somebody who knows better than pauses;
+    /// from the first call on there are none. `None` is not known.
+    pub fn set_slowdowns(&mut self, slowdowns: &[Option<f64>]) {
+        self.slowdowns = Some(slowdowns.to_vec());
+    }
+
+    /// What each tenant was assigned in the last epoch, as shares of the device.
+    pub fn assigned(&self) -> Vec<f64> {
+        self.tenants.iter().map(|tenant| tenant.assigned).collect()
+    }
+
+    /// What a tenant may use.
+    fn limit(&self, tenant: usize) -> f64 {
+        let assigned = self.tenants[tenant].assigned;
+        match self.settings.steps {
+            Steps::Adaptive => assigned.max(self.entitled[tenant]),
+            Steps::Paper { .. } => assigned.max(SHARE_MIN),
+        }
+    }
+
+    fn begin_epoch(&mut self, now: Instant, seen: &[Seen]) {
+        let Epoch { tick, ticks } = self.settings.epoch;
+        self.phase = Phase::Epoch {
+            ends: now + Nanos(tick.0 * u64::from(ticks)),
+        };
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.epoch = Mark::new(now, seen);
+            tenant.holds = seen.holds;
+            tenant.held_ticks = 0;
+        }
+    }
+
+    fn tick(&mut self, seen: &[Seen]) {
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.held_ticks += u32::from(seen.holds != tenant.holds);
+            tenant.holds = seen.holds;
+        }
+    }
+
+    /// Judges the epoch and divides the device anew. Gives whom to measure before the next one.
+    fn end_epoch(&mut self, now: Instant, seen: &[Seen]) -> Option<usize> {
+        let found: Vec<Found> = (0..self.tenants.len())
+            .map(|i| self.judge(i, now, &seen[i]))
+            .collect();
+        let desired: Vec<f64> = found.iter().map(|found| found.desired).collect();
+        let parts = fill(&self.entitled, &desired);
+        for (tenant, part) in self.tenants.iter_mut().zip(parts) {
+            tenant.assigned = part;
+        }
+        self.tell(now, &found);
+        self.to_measure(now, &found)
+    }
+
+    fn judge(&mut self, i: usize, now: Instant, seen: &Seen) -> Found {
+        let (limit, entitled) = (self.limit(i), self.entitled[i]);
+        let slowdown = self.slowdown(i, now, seen);
+        let tenant = &mut self.tenants[i];
+        let window = tenant.epoch.window(now, seen);
+        let used = window.share;
+        let quiet = window.ops_per_s == 0.0;
+        let came_back = std::mem::replace(&mut tenant.quiet, quiet) && !quiet;
+        let used_up = tenant.held_ticks > 0 && used >= USED_UP * limit;
+        let least = used.min(entitled);
+        let desired = match self.settings.donation {
+            _ if came_back => entitled,
+            _ if used_up => {
+                let ticks = self.settings.epoch.ticks;
+                let free = ticks.saturating_sub(tenant.held_ticks).max(1);
+                (limit * f64::from(ticks) / f64::from(free)).min(1.0)
+            }
+            Donation::Naive => used,
+            // As printed, who took and has idle time falls back to its entitlement and takes it
+            // all again, forever; it keeps what it uses and a little more.
+            Donation::Aware if tenant.assigned > entitled => {
+                (used * HEADROOM).min(tenant.assigned).max(entitled)
+            }
+            Donation::Aware => {
+                let slowdown = if quiet { Some(1.0) } else { slowdown };
+                let assigned = tenant.assigned;
+                let kept = slowdown.map_or(assigned, |slowdown| self.kept(i, slowdown));
+                kept.clamp(least, entitled)
+            }
+        };
+        Found {
+            used,
+            desired,
+            used_up,
+            slowdown,
+        }
+    }
+
+    /// What a donor keeps at a slowdown, whatever it uses.
+    fn kept(&self, i: usize, slowdown: f64) -> f64 {
+        let (assigned, entitled) = (self.tenants[i].assigned, self.entitled[i]);
+        let bound = 1.0 / entitled;
+        match self.settings.steps {
+            Steps::Paper { donate_step } if slowdown < bound => assigned * (1.0 - donate_step),
+            Steps::Paper { donate_step } => assigned * (1.0 + donate_step),
+            Steps::Adaptive => {
+                let target = 1.0 + (bound - 1.0) * ROOM;
+                let room = ((target - slowdown) / (target - 1.0)).min(1.0);
+                let over = ((slowdown - target) / (bound - target)).min(1.0);
+                if room >= 0.0 {
+                    assigned * (1.0 - STEP_MAX * room)
+                } else {
+                    assigned + (entitled - assigned) * BACK_MAX * over
+                }
+            }
+        }
+    }
+
+    /// How many times slower the tenant is than alone, where that is known.
+    fn slowdown(&mut self, i: usize, now: Instant, seen: &Seen) -> Option<f64> {
+        if let Some(given) = &self.slowdowns {
+            return given.get(i).copied().flatten();
+        }
+        let samples = self.settings.samples;
+        let tenant = &mut self.tenants[i];
+        let latencies = tenant.unjudged.window(now, seen).latencies;
+        if latencies.count() < samples {
+            return None;
+        }
+        tenant.unjudged = Mark::new(now, seen);
+        Some(latencies.mean_ns()? / tenant.alone.mean_ns(samples)?)
+    }
+
+    /// The donor whose stand-alone latency is the oldest and not known well enough.
+    fn to_measure(&self, now: Instant, found: &[Found]) -> Option<usize> {
+        let wanted = found.iter().any(|found| found.used_up);
+        if !wanted || self.slowdowns.is_some() || self.settings.donation == Donation::Naive {
+            return None;
+        }
+        let is_due = |&i: &usize| {
+            let tenant = &self.tenants[i];
+            let old = |at| now.since(at) >= self.settings.refresh;
+            let vague = tenant.alone.is_vague(self.settings.samples);
+            let donates = !found[i].used_up && !tenant.quiet;
+            donates && (vague || tenant.alone.paused_at().is_none_or(old))
+        };
+        let due = (0..found.len()).filter(is_due);
+        due.min_by_key(|&i| self.tenants[i].alone.paused_at())
+    }
+
+    /// The measurement is over.
+    fn learn(&mut self, i: usize, now: Instant, seen: &[Seen]) {
+        let samples = self.settings.samples;
+        let tenant = &mut self.tenants[i];
+        let latencies = tenant.epoch.window(now, &seen[i]).latencies;
+        tenant.alone.learn(now, &latencies, samples);
+        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+            tenant.unjudged = Mark::new(now, seen);
+        }
+    }
+
+    /// Decisions are about limits that moved.
+    fn tell(&mut self, now: Instant, found: &[Found]) {
+        for i in 0..self.tenants.len() {
+            let (limit, told) = (self.limit(i), self.tenants[i].told);
+            if (limit - told).abs() < TOLD_MIN {
+                continue;
+            }
+            self.tenants[i].told = limit;
+            if self.decisions.len() == DECISIONS_KEPT {
+                self.decisions.pop_front();
+            }
+            let act = if limit < told {
+                Act::Throttle {
+                    from: told,
+                    to: limit,
+                }
+            } else {
+                Act::Relax { to: Some(limit) }
+            };
+            let why = self.why(i, found);
+            self.decisions.push_back(Decision {
+                at: now,
+                tenant: i,
+                act,
+                why,
+            });
+        }
+    }
+
+    fn why(&self, i: usize, found: &[Found]) -> String {
+        let (entitled, used) = (self.entitled[i], found[i].used);
+        let mut why = format!("used {used:.3} of the device, entitled to {entitled:.3}");
+        // Whoever is nearest to its bound decides how much is lent.
+        let near = |i: &usize| found[*i].slowdown.unwrap_or(0.0) * self.entitled[*i];
+        let donors = (0..found.len()).filter(|&i| !found[i].used_up);
+        let nearest = donors.max_by(|a, b| near(a).total_cmp(&near(b)));
+        if let Some((donor, slowdown)) = nearest.and_then(|i| Some((i, found[i].slowdown?))) {
+            let bound = 1.0 / self.entitled[donor];
+            why += &format!("; tenant {donor} is slowed {slowdown:.2} times of {bound:.2}");
+        }
+        why
+    }
+}
+
+/// Each tenant's part of the device's time.
+///
+/// Panics where a weight is not positive and finite: configurations are checked before.
+pub fn entitlements(weights: &[f64]) -> Vec<f64> {
+    let sound = |weight: &f64| weight.is_finite() && *weight > 0.0;
+    assert!(
+        weights.iter().all(sound),
+        "weights must be positive: {weights:?}"
+    );
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
+}
+
+impl Policy for Share {
+    fn name(&self) -> &'static str {
+        match (self.settings.donation, self.settings.steps) {
+            (Donation::Naive, _) => "share (naive)",
+            (Donation::Aware, Steps::Paper { .. }) => "share (paper)",
+            (Donation::Aware, Steps::Adaptive) => "share",
+        }
+    }
+
+    fn period(&self) -> Nanos {
+        let quarter = self.settings.pause.0 / 4;
+        match self.phase {
+            Phase::New | Phase::Epoch { .. } => self.settings.epoch.tick,
+            Phase::Drain(_) => Nanos(quarter),
+            Phase::Listen(_) => Nanos(self.settings.pause.0 - quarter),
+        }
+    }
+
+    fn measures(&self, _tenant: usize) -> bool {
+        self.settings.donation == Donation::Aware && self.slowdowns.is_none()
+    }
+
+    fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
+        match self.phase {
+            Phase::New => {
+                self.begin_epoch(now, seen);
+                for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
+                    tenant.unjudged = Mark::new(now, seen);
+                }
+            }
+            Phase::Epoch { ends } => {
+                self.tick(seen);
+                if now >= ends {
+                    match self.end_epoch(now, seen) {
+                        Some(donor) => self.phase = Phase::Drain(donor),
+                        None => self.begin_epoch(now, seen),
+                    }
+                }
+            }
+            Phase::Drain(donor) => {
+                self.tenants[donor].epoch = Mark::new(now, &seen[donor]);
+                self.phase = Phase::Listen(donor);
+            }
+            Phase::Listen(donor) => {
+                self.learn(donor, now, seen);
+                self.begin_epoch(now, seen);
+            }
+        }
+        for (i, want) in want.iter_mut().enumerate() {
+            *want = match self.phase {
+                Phase::Drain(donor) | Phase::Listen(donor) if i != donor => pause(),
+                _ => Throttle::at(self.limit(i)).want(),
+            };
+        }
+    }
+
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        self.decisions.drain(..).collect()
+    }
+}

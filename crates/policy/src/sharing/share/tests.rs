@@ -1,0 +1,292 @@
+//! Proportional sharing on a plant of formulas: who asks for more than its limit is held, and what
+//! others use makes a tenant slower by a factor of its own.
+
+use super::*;
+use crate::Delay;
+use nyx_base::{DevicePs, LatencyCounter};
+
+const TICK: Nanos = Nanos::from_millis(1);
+const ALONE_NS: f64 = 10_000.0;
+
+struct Plant {
+    policy: Share,
+    seen: Vec<Seen>,
+    counters: Vec<LatencyCounter>,
+    want: Vec<Want>,
+    now: Instant,
+    /// Shares of the device that tenants ask for.
+    asked: Vec<f64>,
+    /// By how much the whole device, used by others, makes a tenant slower.
+    hurt: Vec<f64>,
+    /// Time in which somebody paused.
+    paused: Nanos,
+    /// Shares used in the last epoch's worth of time, and latencies of the last step.
+    used: Vec<f64>,
+    slowdown: Vec<f64>,
+}
+
+fn settings() -> Settings {
+    Settings {
+        epoch: Epoch {
+            tick: TICK,
+            ticks: 10,
+        },
+        refresh: Nanos::from_millis(200),
+        samples: 50,
+        ..Settings::default()
+    }
+}
+
+const PAPER: Steps = Steps::Paper { donate_step: 0.1 };
+
+impl Plant {
+    fn new(weights: &[f64], asked: &[f64], settings: Settings) -> Plant {
+        let n = weights.len();
+        let begin = |_| Seen {
+            used: DevicePs(u64::MAX - 10_000_000_000),
+            ops: u64::MAX - 5,
+            holds: u64::MAX - 5,
+            ..Seen::default()
+        };
+        let mut plant = Plant {
+            policy: Share::new(weights, settings),
+            seen: (0..n).map(begin).collect(),
+            counters: (0..n).map(|_| LatencyCounter::default()).collect(),
+            want: vec![Want::default(); n],
+            now: Instant(1_000_000),
+            asked: asked.to_vec(),
+            hurt: vec![0.0; n],
+            paused: Nanos::ZERO,
+            used: vec![0.0; n],
+            slowdown: vec![1.0; n],
+        };
+        plant.control();
+        plant
+    }
+
+    fn control(&mut self) {
+        self.policy.step(self.now, &self.seen, &mut self.want);
+    }
+
+    fn limit(&self, i: usize) -> f64 {
+        self.want[i].rate.map_or(1.0, |rate| rate.0 as f64 / 1e12)
+    }
+
+    /// Everybody works until the policy's next step.
+    fn work(&mut self) {
+        let length = self.policy.period();
+        let pauses = |want: &Want| want.delay == Delay::Infinite;
+        if self.want.iter().any(pauses) {
+            self.paused = self.paused + length;
+        }
+        for i in 0..self.seen.len() {
+            let most = if pauses(&self.want[i]) {
+                0.0
+            } else {
+                self.limit(i)
+            };
+            self.used[i] = self.asked[i].min(most);
+            let held = self.asked[i] > most;
+            let seen = &mut self.seen[i];
+            let ps = (self.used[i] * length.as_secs_f64() * 1e12) as u64;
+            seen.used = DevicePs(seen.used.0.wrapping_add(ps));
+            seen.ops = seen.ops.wrapping_add(ps / 1_000_000);
+            seen.holds = seen.holds.wrapping_add(u64::from(held));
+        }
+        let sum: f64 = self.used.iter().sum();
+        for i in 0..self.seen.len() {
+            self.slowdown[i] = 1.0 + self.hurt[i] * (sum - self.used[i]);
+            if self.used[i] > 0.0 {
+                let ns = Nanos((ALONE_NS * self.slowdown[i]) as u64);
+                self.counters[i].add(ns, 100);
+            }
+            self.seen[i].latencies.clear();
+            self.counters[i].add_to(&mut self.seen[i].latencies);
+        }
+        self.now += length;
+    }
+
+    /// Runs for so many epochs; gives the mean of each tenant's use and slowdown.
+    fn run(&mut self, epochs: u32) -> (Vec<f64>, Vec<f64>) {
+        let n = self.seen.len();
+        let (mut used, mut slowdown) = (vec![0.0; n], vec![0.0; n]);
+        let (begin, length) = (self.now, Nanos(TICK.0 * 10 * u64::from(epochs)));
+        while self.now.since(begin) < length {
+            let from = self.now;
+            self.work();
+            self.control();
+            let part = self.now.since(from).as_secs_f64() / length.as_secs_f64();
+            for i in 0..n {
+                used[i] += self.used[i] * part;
+                slowdown[i] += self.slowdown[i] * part;
+            }
+        }
+        (used, slowdown)
+    }
+}
+
+fn near(found: f64, wanted: f64, most: f64) {
+    assert!((found - wanted).abs() <= most, "{found}, not {wanted}");
+}
+
+#[test]
+fn who_all_want_more_have_their_weights() {
+    for steps in [Steps::Adaptive, PAPER] {
+        let settings = Settings {
+            steps,
+            ..settings()
+        };
+        let mut plant = Plant::new(&[3.0, 2.0, 1.0], &[1.0; 3], settings);
+        plant.hurt = vec![5.0; 3];
+        let (used, _) = plant.run(20);
+        for (used, weight) in used.iter().zip([3.0, 2.0, 1.0]) {
+            near(*used, weight / 6.0, 1e-3);
+        }
+        assert_eq!(plant.paused, Nanos::ZERO, "nobody donates");
+        assert!(plant.policy.take_decisions().is_empty());
+    }
+}
+
+#[test]
+fn naive_lends_all_that_is_idle_whatever_it_does_to_the_donor() {
+    let naive = Settings {
+        donation: Donation::Naive,
+        ..settings()
+    };
+    let mut plant = Plant::new(&[2.0, 1.0], &[0.1, 1.0], naive);
+    plant.hurt = vec![1.0, 0.0];
+    plant.run(2);
+    let (used, slowdown) = plant.run(10);
+    near(used[1], 0.9, 1e-2);
+    assert!(slowdown[0] > 1.8, "{slowdown:?}");
+    assert!(!plant.policy.measures(0));
+}
+
+#[test]
+fn aware_stops_at_the_donors_bound() {
+    // Two thirds of the device: at most 1.5 times slower, which is where the other uses half.
+    for (steps, least, most) in [(Steps::Adaptive, 0.40, 1.5), (PAPER, 0.45, 1.53)] {
+        let settings = Settings {
+            steps,
+            ..settings()
+        };
+        let mut plant = Plant::new(&[2.0, 1.0], &[0.1, 1.0], settings);
+        plant.hurt = vec![1.0, 0.0];
+        plant.run(20);
+        let (used, slowdown) = plant.run(100);
+        assert!(used[1] > least, "{steps:?}: {used:?}");
+        assert!(slowdown[0] < most, "{steps:?}: {slowdown:?}");
+        near(used[0], 0.1, 1e-3);
+    }
+}
+
+#[test]
+fn aware_lends_all_where_it_does_no_harm() {
+    for steps in [Steps::Adaptive, PAPER] {
+        let settings = Settings {
+            steps,
+            ..settings()
+        };
+        let mut plant = Plant::new(&[2.0, 1.0], &[0.1, 1.0], settings);
+        plant.run(40);
+        let (used, _) = plant.run(100);
+        near(used[1], 0.9, 0.02);
+    }
+}
+
+#[test]
+fn who_comes_back_is_not_held_and_has_its_part_within_an_epoch() {
+    for (before, hurt) in [(0.0, 0.0), (0.0, 9.0), (0.1, 0.0), (0.1, 1.0)] {
+        let mut plant = Plant::new(&[2.0, 1.0], &[before, 1.0], settings());
+        plant.hurt[0] = hurt;
+        plant.run(40);
+        assert!(plant.limit(1) > 0.37, "{before}: {}", plant.limit(1));
+        near(plant.limit(0), 2.0 / 3.0, 1e-9);
+        plant.asked[0] = 1.0;
+        // A pause may come first, and an epoch may have begun before.
+        plant.run(2);
+        near(plant.limit(1), 1.0 / 3.0, 1e-9);
+        near(plant.used[0], 2.0 / 3.0, 1e-3);
+    }
+}
+
+#[test]
+fn as_printed_a_donor_is_held_at_what_it_kept_and_still_comes_back() {
+    let paper = Settings {
+        steps: PAPER,
+        ..settings()
+    };
+    let mut plant = Plant::new(&[2.0, 1.0], &[0.1, 1.0], paper);
+    plant.run(60);
+    assert!(plant.limit(0) < 0.12, "{}", plant.limit(0));
+    plant.asked[0] = 1.0;
+    plant.run(3);
+    near(plant.limit(0), 2.0 / 3.0, 1e-9);
+}
+
+#[test]
+fn steps_as_printed() {
+    let paper = Settings {
+        steps: PAPER,
+        ..settings()
+    };
+    let mut plant = Plant::new(&[2.0, 1.0], &[0.5, 1.0], paper);
+    plant.policy.set_slowdowns(&[Some(1.4), None]);
+    let mut kept = 2.0 / 3.0;
+    for _ in 0..2 {
+        plant.run(1);
+        kept *= 0.9;
+        near(plant.policy.assigned()[0], kept, 1e-9);
+    }
+    plant.run(1);
+    near(plant.policy.assigned()[0], 0.5, 1e-6);
+    plant.policy.set_slowdowns(&[Some(1.5), None]);
+    plant.run(1);
+    near(plant.policy.assigned()[0], 0.55, 1e-6);
+    plant.run(5);
+    near(plant.policy.assigned()[0], 2.0 / 3.0, 1e-9);
+    assert_eq!(plant.paused, Nanos::ZERO, "slowdowns are given");
+    assert!(!plant.policy.measures(0));
+}
+
+#[test]
+fn nothing_is_lent_of_a_donor_whose_slowdown_is_unknown() {
+    let mut plant = Plant::new(&[1.0, 1.0], &[0.1, 1.0], settings());
+    plant.policy.set_slowdowns(&[None, None]);
+    plant.run(20);
+    near(plant.limit(1), 0.5, 1e-9);
+    // It asks for nothing: there is nobody to be slowed.
+    plant.asked[0] = 0.0;
+    plant.run(20);
+    assert!(plant.limit(1) > 0.99, "{}", plant.limit(1));
+}
+
+#[test]
+fn pauses_are_rare_and_only_for_those_who_want_more() {
+    let mut plant = Plant::new(&[1.0, 1.0, 1.0], &[0.1, 0.1, 1.0], settings());
+    plant.run(10);
+    plant.paused = Nanos::ZERO;
+    plant.run(400);
+    // Two donors, a millisecond each, each 200 ms of four seconds.
+    near(plant.paused.as_secs_f64(), 0.040, 0.005);
+    let mut plant = Plant::new(&[1.0, 1.0], &[0.1, 0.1], settings());
+    plant.run(100);
+    assert_eq!(plant.paused, Nanos::ZERO, "nobody wants more");
+}
+
+#[test]
+fn decisions_name_the_donor_and_are_bounded() {
+    let mut plant = Plant::new(&[2.0, 1.0], &[0.1, 1.0], settings());
+    plant.hurt = vec![1.0, 0.0];
+    plant.run(30);
+    let decisions = plant.policy.take_decisions();
+    let first = decisions.first().expect("something was lent");
+    assert!(matches!(first.act, Act::Relax { to: Some(_) }) && first.tenant == 1);
+    assert!(first.why.contains("tenant 0 is slowed"), "{}", first.why);
+    assert!(plant.policy.take_decisions().is_empty());
+    for i in 0..600 {
+        plant.asked[0] = f64::from(i / 3 % 2);
+        plant.run(1);
+    }
+    assert_eq!(plant.policy.take_decisions().len(), DECISIONS_KEPT);
+}
