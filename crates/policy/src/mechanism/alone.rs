@@ -83,7 +83,7 @@ impl Default for Params {
         Params {
             mode: Refresh::OnChange,
             pause: Nanos::from_millis(1),
-            drain: Nanos::from_micros(100),
+            drain: Nanos::from_micros(250),
             settle: Nanos::from_millis(2),
             refresh: Nanos::from_secs(1),
             backstop: Nanos::from_secs(30),
@@ -112,10 +112,12 @@ pub struct Fare {
 
 /// With fewer accesses in a window than this a tenant is idle.
 const IDLE_OPS: f64 = 10.0;
-/// Runs that an estimate needs, but in the paper's mode.
+/// Runs that an estimate needs, unless there was work enough in fewer.
 const RUNS_LEAST: usize = 3;
+/// Work that makes an estimate, give or take a tenth at worst.
+const WORK_LEAST: f64 = 100.0;
 /// Runs that an estimate is made of at most; older ones are forgotten.
-const RUNS_KEPT: usize = 16;
+const RUNS_KEPT: usize = 32;
 /// Standard deviations beyond which a run does not belong to the runs before it.
 const OUTLIER: f64 = 3.0;
 
@@ -180,16 +182,19 @@ struct Run {
 struct Runs(Vec<Run>);
 
 impl Runs {
+    fn work(&self) -> f64 {
+        self.0.iter().map(|run| run.work).sum()
+    }
+
     /// Work per second of all runs together.
     fn speed(&self) -> Option<f64> {
-        let sum = |of: fn(&Run) -> f64| self.0.iter().map(of).sum::<f64>();
-        ratio(sum(|run| run.work), sum(|run| run.time_s))
+        ratio(self.work(), self.0.iter().map(|run| run.time_s).sum())
     }
 
     /// The relative standard error of the speed, as that of a ratio estimator.
     fn error(&self) -> f64 {
         let (n, speed) = (self.0.len() as f64, self.speed().unwrap_or(0.0));
-        let work: f64 = self.0.iter().map(|run| run.work).sum();
+        let work = self.work();
         if self.0.len() < RUNS_LEAST || work <= 0.0 {
             return f64::INFINITY;
         }
@@ -226,9 +231,14 @@ struct Character {
 #[derive(Clone, Debug)]
 struct Tenant {
     clients: Clients,
+    /// Runs of the workload as it is now.
     runs: Runs,
+    /// How often it ran alone in all.
+    run_count: usize,
     /// When it last ran alone.
     ran: Option<Instant>,
+    /// By which factor it was slowed when that was last known.
+    slowdown: Option<f64>,
     /// How it was when it last ran alone, as far as seen since.
     character: Option<Character>,
     /// Whether something changed since.
@@ -264,20 +274,22 @@ impl Tenant {
         self.changed |= other || moved(now.ops_per_s, was.ops_per_s);
     }
 
-    fn fare(&self, runs_least: usize) -> Fare {
-        let company = self.company.run(self.by_latency);
-        let slowdown = || {
-            if self.runs.0.len() < runs_least {
-                return None;
-            }
-            let company = ratio(company.work, company.time_s).filter(|&speed| speed > 0.0)?;
+    /// Until a changed workload has run alone the last slowdown stands, so that nobody escapes
+    /// judgement by changing all the time.
+    fn fare(&mut self) -> Fare {
+        let run = self.company.run(self.by_latency);
+        let company = ratio(run.work, run.time_s).filter(|&speed| speed > 0.0);
+        if let Some(company) = company
+            && !self.runs.0.is_empty()
+        {
             // Whoever answered nobody when it was alone cannot have been faster.
-            Some((self.runs.speed().unwrap_or(0.0) / company).max(1.0))
-        };
+            self.slowdown = Some((self.runs.speed().unwrap_or(0.0) / company).max(1.0));
+        }
+        let known = self.run_count >= RUNS_LEAST || self.runs.work() >= WORK_LEAST;
         Fare {
             share: self.company.share(),
             idle: self.is_idle(),
-            slowdown: if self.is_idle() { None } else { slowdown() },
+            slowdown: self.slowdown.filter(|_| known && !self.is_idle()),
         }
     }
 
@@ -318,7 +330,9 @@ impl Alone {
         let tenant = |&clients: &Clients| Tenant {
             clients,
             runs: Runs::default(),
+            run_count: 0,
             ran: None,
+            slowdown: None,
             character: None,
             changed: false,
             mark: Mark::new(Instant(0), &Seen::default()),
@@ -357,10 +371,12 @@ impl Alone {
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
             tenant.by_latency = tenant.clients == Clients::Open && seen.latencies.count() > 0;
         }
-        let back = now < self.began;
         let over = now >= self.ends;
         match &self.phase {
-            _ if back => self.together(now, seen),
+            _ if now < self.began => {
+                self.next = Some(now + self.gap());
+                self.together(now, seen);
+            }
             Phase::Together => {
                 self.count(now, seen);
                 if let Some(tenant) = self.due(now).filter(|_| now >= next) {
@@ -413,18 +429,18 @@ impl Alone {
         let length_s = self.tenants.first()?.company.time_s;
         let few = |ops: f64| ops > 0.0 && ops < params.samples as f64;
         let waits = self.tenants.iter().any(|tenant| few(tenant.company.ops));
-        let least = if waits { params.window_most } else { params.window };
+        let least = if waits {
+            params.window_most
+        } else {
+            params.window
+        };
         if length_s < least.as_secs_f64() {
             return None;
         }
-        let runs_least = match params.mode {
-            Refresh::Paper => 1,
-            Refresh::OnChange => RUNS_LEAST,
-        };
         let mut fares = Vec::with_capacity(self.tenants.len());
         for tenant in &mut self.tenants {
             tenant.compare(&params);
-            fares.push(tenant.fare(runs_least));
+            fares.push(tenant.fare());
             tenant.company = Total::default();
         }
         Some(fares)
@@ -465,7 +481,10 @@ impl Alone {
         if self.params.mode == Refresh::Paper {
             tenant.runs.0.clear();
         }
-        tenant.runs.add(total.run(tenant.by_latency), self.params.change);
+        tenant
+            .runs
+            .add(total.run(tenant.by_latency), self.params.change);
+        tenant.run_count += 1;
         tenant.ran = Some(self.now);
         tenant.changed = false;
         tenant.character = None;
@@ -495,4 +514,273 @@ fn splitmix(of: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// A device that is shared in proportion to how much each tenant pulls.
+#[cfg(test)]
+pub(crate) mod toy {
+    use crate::{Delay, Seen, Want};
+    use nyx_base::{DevicePs, Instant, LatencyCounter, Nanos};
+
+    /// How a tenant behaves.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(crate) enum Way {
+        /// Always the same.
+        Steady,
+        /// It stands still whenever it is alone.
+        StillAlone,
+        /// It stands still every second time that it is alone.
+        StillEverySecondTime,
+        /// It is so fast at most, in shares of the device.
+        AtMost(f64),
+    }
+
+    pub(crate) struct Plant {
+        pub(crate) now: Instant,
+        pub(crate) seen: Vec<Seen>,
+        pub(crate) want: Vec<Want>,
+        /// How much each tenant pulls; nothing is idle.
+        pub(crate) pulls: Vec<f64>,
+        pub(crate) bytes_per_op: f64,
+        pub(crate) paused_ns: u64,
+        pub(crate) runs: Vec<(Instant, usize)>,
+        ways: Vec<Way>,
+        latencies: Vec<LatencyCounter>,
+    }
+
+    /// Accesses per second of a tenant that has the device for itself.
+    pub(crate) const OPS_PER_S: f64 = 1e6;
+
+    impl Plant {
+        /// Counters begin shortly before they wrap.
+        pub(crate) fn new(tenants: &[(f64, Way)]) -> Plant {
+            let seen = Seen {
+                used: DevicePs(u64::MAX - 1_000_000_000),
+                bytes: u64::MAX - 1000,
+                ops: u64::MAX - 1000,
+                ..Seen::default()
+            };
+            Plant {
+                now: Instant(5_000_000_000),
+                seen: vec![seen; tenants.len()],
+                want: vec![Want::default(); tenants.len()],
+                pulls: tenants.iter().map(|tenant| tenant.0).collect(),
+                bytes_per_op: 1024.0,
+                paused_ns: 0,
+                runs: Vec::new(),
+                ways: tenants.iter().map(|tenant| tenant.1).collect(),
+                latencies: tenants.iter().map(|_| LatencyCounter::default()).collect(),
+            }
+        }
+
+        fn is_paused(&self, tenant: usize) -> bool {
+            self.want[tenant].delay == Delay::Infinite
+        }
+
+        /// Who runs alone.
+        fn alone(&self) -> Option<usize> {
+            let mut there = (0..self.pulls.len()).filter(|&i| !self.is_paused(i));
+            let first = there.next()?;
+            (there.next().is_none() && self.pulls.len() > 1).then_some(first)
+        }
+
+        /// The most that a tenant can use of the device now.
+        fn most(&self, tenant: usize) -> f64 {
+            let limit = self.want[tenant]
+                .rate
+                .map_or(1.0, |rate| rate.0 as f64 / 1e12);
+            let alone = self.alone() == Some(tenant);
+            let odd = self.runs.len() % 2 == 1;
+            match self.ways[tenant] {
+                _ if self.is_paused(tenant) => 0.0,
+                Way::StillAlone if alone => 0.0,
+                Way::StillEverySecondTime if alone && odd => 0.0,
+                Way::AtMost(share) => share.min(limit),
+                _ => limit,
+            }
+        }
+
+        /// The share of the device that each gets: what one cannot use goes to the others.
+        pub(crate) fn shares(&self) -> Vec<f64> {
+            let mut shares = vec![0.0; self.pulls.len()];
+            let mut open: Vec<usize> = (0..self.pulls.len()).collect();
+            open.retain(|&i| self.pulls[i] > 0.0);
+            let mut left = 1.0;
+            loop {
+                let pull: f64 = open.iter().map(|&i| self.pulls[i]).sum();
+                let part = |i: usize| left * self.pulls[i] / pull;
+                let (full, rest): (Vec<usize>, Vec<usize>) =
+                    open.iter().partition(|&&i| self.most(i) < part(i));
+                if full.is_empty() {
+                    rest.iter().for_each(|&i| shares[i] = part(i));
+                    return shares;
+                }
+                for i in full {
+                    shares[i] = self.most(i);
+                    left -= shares[i];
+                }
+                open = rest;
+            }
+        }
+
+        pub(crate) fn run(&mut self, length: Nanos) {
+            let alone = self.alone();
+            if let Some(tenant) = alone {
+                self.paused_ns += length.0;
+                if self
+                    .runs
+                    .last()
+                    .is_none_or(|run| self.now.since(run.0).0 > 10_000_000)
+                {
+                    self.runs.push((self.now, tenant));
+                }
+            }
+            for (i, share) in self.shares().into_iter().enumerate() {
+                let ops = share * OPS_PER_S * length.as_secs_f64();
+                let (seen, wrapping) = (&mut self.seen[i], |add: f64| add.round() as u64);
+                let used = wrapping(share * length.as_secs_f64() * 1e12);
+                seen.used = DevicePs(seen.used.0.wrapping_add(used));
+                seen.ops = seen.ops.wrapping_add(wrapping(ops));
+                seen.bytes = seen.bytes.wrapping_add(wrapping(ops * self.bytes_per_op));
+                if share > 0.0 {
+                    self.latencies[i].add(Nanos((1000.0 / share) as u64), ops.round() as u32);
+                }
+                seen.latencies.clear();
+                self.latencies[i].add_to(&mut seen.latencies);
+            }
+            self.now += length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::toy::{OPS_PER_S, Plant, Way};
+    use super::*;
+
+    /// Steps `alone` for some time; the last windows.
+    fn drive(alone: &mut Alone, plant: &mut Plant, for_s: u64) -> Vec<Fare> {
+        let (end, mut fares) = (plant.now + Nanos::from_secs(for_s), Vec::new());
+        while plant.now < end {
+            alone.step(plant.now, &plant.seen);
+            fares = alone.take().unwrap_or(fares);
+            plant.want.fill(Want::default());
+            alone.apply(&mut plant.want);
+            plant.run(alone.period());
+        }
+        fares
+    }
+
+    fn closed(params: Params, plant: &Plant) -> Alone {
+        Alone::new(params, &vec![Clients::Closed; plant.pulls.len()])
+    }
+
+    #[test]
+    fn slowdowns_are_learned_while_counters_wrap_and_pauses_stay_few() {
+        let mut plant = Plant::new(&[(3.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut alone = closed(Params::default(), &plant);
+        let fares = drive(&mut alone, &mut plant, 10);
+        let slowdowns: Vec<f64> = fares.iter().filter_map(|fare| fare.slowdown).collect();
+        assert!((slowdowns[0] * 0.75 - 1.0).abs() < 0.01, "{slowdowns:?}");
+        assert!((slowdowns[1] * 0.25 - 1.0).abs() < 0.01, "{slowdowns:?}");
+        let speed = alone.speed(0).expect("learned");
+        assert!((speed / OPS_PER_S - 1.0).abs() < 0.01, "{speed}");
+        // Good at once, so nobody is paused again before the backstop.
+        assert_eq!(plant.runs.len(), 2 * RUNS_LEAST);
+        drive(&mut alone, &mut plant, 60);
+        assert!(plant.runs.len() <= 2 * (RUNS_LEAST + 3), "{:?}", plant.runs);
+    }
+
+    #[test]
+    fn pauses_never_take_more_than_their_part() {
+        let mut plant = Plant::new(&[(1.0, Way::StillEverySecondTime); 4]);
+        let mut alone = closed(Params::default(), &plant);
+        drive(&mut alone, &mut plant, 20);
+        assert!(plant.runs.len() > 40, "never good enough, so always due");
+        let part = plant.paused_ns as f64 / 20e9;
+        assert!(part < 0.005 && part > 0.003, "{part}");
+    }
+
+    #[test]
+    fn another_workload_is_measured_again_and_judged_meanwhile() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut alone = closed(Params::default(), &plant);
+        drive(&mut alone, &mut plant, 5);
+        let before = plant.runs.len();
+        plant.bytes_per_op = 4096.0;
+        let fares = drive(&mut alone, &mut plant, 1);
+        assert!(fares.iter().all(|fare| fare.slowdown.is_some()));
+        drive(&mut alone, &mut plant, 5);
+        assert_eq!(plant.runs.len(), before + 2 * RUNS_LEAST);
+        plant.pulls[1] = 2.0;
+        drive(&mut alone, &mut plant, 5);
+        let again = plant.runs.len() - before - 2 * RUNS_LEAST;
+        assert!(
+            (2..=4).contains(&again),
+            "one run tells that only company changed: {again}"
+        );
+    }
+
+    #[test]
+    fn whoever_is_not_faster_alone_is_not_slowed() {
+        let mut plant = Plant::new(&[(1.0, Way::AtMost(0.2)), (1.0, Way::StillAlone)]);
+        let mut alone = closed(Params::default(), &plant);
+        let fares = drive(&mut alone, &mut plant, 5);
+        assert!((fares[0].slowdown.expect("known") - 1.0).abs() < 0.01);
+        assert_eq!(fares[1].slowdown, Some(1.0));
+    }
+
+    #[test]
+    fn open_loops_are_judged_by_latency() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (3.0, Way::Steady)]);
+        let mut alone = Alone::new(Params::default(), &[Clients::Open, Clients::Closed]);
+        assert!(alone.measures(0) && !alone.measures(1));
+        let fares = drive(&mut alone, &mut plant, 5);
+        // Latency counters are a few percent coarse.
+        assert!((fares[0].slowdown.expect("known") / 4.0 - 1.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn nobody_is_paused_for_a_tenant_that_is_idle() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (0.0, Way::Steady)]);
+        let mut alone = closed(Params::default(), &plant);
+        let fares = drive(&mut alone, &mut plant, 5);
+        assert!(plant.runs.iter().all(|run| run.1 == 0), "{:?}", plant.runs);
+        assert!(fares[1].idle && fares[1].slowdown.is_none());
+        assert_eq!(fares[0].slowdown, Some(1.0));
+    }
+
+    #[test]
+    fn the_paper_measures_everybody_each_second_at_times_that_the_seed_moves() {
+        let times = |seed| {
+            let params = Params {
+                mode: Refresh::Paper,
+                seed,
+                ..Params::default()
+            };
+            let mut plant = Plant::new(&[(1.0, Way::Steady), (1.0, Way::Steady)]);
+            drive(&mut closed(params, &plant), &mut plant, 20);
+            plant.runs
+        };
+        let runs = times(1);
+        assert!((37..=43).contains(&runs.len()), "{}", runs.len());
+        assert!(runs.windows(2).all(|two| two[0].1 != two[1].1), "in turn");
+        assert_eq!(runs, times(1));
+        assert_ne!(runs, times(2));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_pauses_nobody_for_long() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut alone = closed(Params::default(), &plant);
+        while plant.runs.is_empty() {
+            alone.step(plant.now, &plant.seen);
+            alone.apply(&mut plant.want);
+            plant.run(alone.period());
+        }
+        alone.step(Instant(1), &plant.seen);
+        let mut want = vec![Want::default(); 2];
+        alone.apply(&mut want);
+        assert_eq!(want, [Want::default(); 2]);
+    }
 }

@@ -2,3 +2,5 @@
 
 pub mod limit;
 pub mod qos;
+pub mod share;
+pub mod slowdown;

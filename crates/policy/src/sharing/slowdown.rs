@@ -1,0 +1,585 @@
+//! Fair slowdown (NyxCache section 3.4, Algorithm 3): every tenant is slowed by the same factor,
+//! or by factors in the proportion of weights; and no tenant is slowed beyond its hard limit.
+//!
+//! The default takes steps in proportion to how far a tenant is from the geometric mean of all, and
+//! smaller ones where the last took it past that: it converges in a few windows and then stays.
+//! [`Mode::Paper`] is Algorithm 3 as printed: one tenant up, one down, by a fixed step. (The
+//! listing's `getSlowDown` is current over alone; taken by the word that would throttle the one who
+//! suffers most, so slowdowns are alone over current here, as in the text.)
+//!
+//! A tenant with a hard limit takes no part in the equalisation: it is never throttled, and the
+//! others are, all of them, while its limit is exceeded.
+//!
+//! What it never does: throttle below [`throttle::SHARE_MIN`], judge a tenant that is idle, or
+//! throttle by an estimate that has not been measured yet.
+//!
+//! *Invariants*: limits are shares of the device in `SHARE_MIN..=1` or none; at most
+//! [`DECISIONS_MOST`] decisions wait to be taken.
+
+use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
+use crate::mechanism::throttle::{self, Throttle};
+use crate::{Act, Decision, Policy, Seen, Want};
+use nyx_base::{Instant, Nanos};
+
+/// How many decisions are kept until they are taken; older ones are dropped.
+pub const DECISIONS_MOST: usize = 64;
+
+/// How limits move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// In proportion to the distance.
+    #[default]
+    Proportional,
+    /// Algorithm 3 as printed, by fixed steps.
+    Paper,
+}
+
+/// What is agreed for one tenant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Slowdowns are in the proportion of weights: 2 is slowed twice as much as 1.
+    pub weight: f64,
+    /// The slowdown that it must not exceed; it is then outside of the equalisation.
+    pub slowdown_most: Option<f64>,
+    /// How its clients behave.
+    pub clients: Clients,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            weight: 1.0,
+            slowdown_most: None,
+            clients: Clients::Closed,
+        }
+    }
+}
+
+/// What can be set about fair slowdown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// How limits move.
+    pub mode: Mode,
+    /// `UnfairnessThreshold`: above this largest over smallest slowdown, unfairness is an error.
+    pub unfairness_threshold: f64,
+    /// What the default aims at: below, nothing is moved.
+    pub unfairness_goal: f64,
+    /// `FairIntervalThreshold`: after so many fair windows limits are loosened.
+    pub fair_interval_threshold: u32,
+    /// A step: of the device in the paper's mode, of the limit where fair limits are loosened.
+    pub step: f64,
+    /// The largest part of the distance that is corrected at once.
+    pub gain_most: f64,
+    /// Limits are not loosened where a slowdown is above this part of its hard limit.
+    pub room: f64,
+    /// How slowdowns are measured.
+    pub alone: alone::Params,
+}
+
+impl Default for Params {
+    /// The paper gives no thresholds; 1.05 is what it shows to be reached (section 4.4).
+    fn default() -> Params {
+        Params {
+            mode: Mode::Proportional,
+            unfairness_threshold: 1.05,
+            unfairness_goal: 1.02,
+            fair_interval_threshold: 3,
+            step: 0.02,
+            gain_most: 0.5,
+            room: 0.95,
+            alone: alone::Params::default(),
+        }
+    }
+}
+
+impl Params {
+    /// Algorithm 3 as printed.
+    pub fn paper() -> Params {
+        let alone = alone::Params {
+            mode: Refresh::Paper,
+            ..alone::Params::default()
+        };
+        Params {
+            mode: Mode::Paper,
+            alone,
+            ..Params::default()
+        }
+    }
+}
+
+const GAIN_LEAST: f64 = 0.25;
+/// The part of the goal's distance from 1 at which a correction is done.
+const DONE: f64 = 0.25;
+/// Changes of a limit by less than this part are not worth a word.
+const TRIM: f64 = 0.02;
+/// A tenant that uses less than this part of its limit is not bound by it.
+const BINDS: f64 = 0.95;
+/// How much faster limits are loosened at most than by one step, when nothing objects.
+const STEPS_MOST: u32 = 5;
+
+/// A tenant that takes part in the equalisation, in one window.
+#[derive(Clone, Copy, Debug)]
+struct Party {
+    tenant: usize,
+    /// The share of the device that it used.
+    used: f64,
+    /// Its slowdown over its weight.
+    slowdown: f64,
+}
+
+/// The part of its distance that a tenant is moved by.
+#[derive(Clone, Copy, Debug)]
+struct Gain {
+    value: f64,
+    was_above: Option<bool>,
+}
+
+impl Gain {
+    fn new(value: f64) -> Gain {
+        Gain {
+            value,
+            was_above: None,
+        }
+    }
+
+    fn adapt(&mut self, above: bool, most: f64) {
+        let past = self
+            .was_above
+            .replace(above)
+            .is_some_and(|was| was != above);
+        let factor = if past { 0.5 } else { 1.5 };
+        self.value = (self.value * factor).max(GAIN_LEAST).min(most);
+    }
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Slowdown {
+    params: Params,
+    terms: Vec<Terms>,
+    alone: Alone,
+    throttles: Vec<Throttle>,
+    measured: Vec<bool>,
+    gains: Vec<Gain>,
+    is_steering: bool,
+    is_protecting: bool,
+    fair_intervals: u32,
+    gave_up: bool,
+    decisions: Vec<Decision>,
+}
+
+impl Slowdown {
+    /// `terms[i]` is agreed for tenant `i`.
+    ///
+    /// Panics where a weight is not positive and finite, or a slowdown limit below 1:
+    /// configurations are checked before.
+    pub fn new(params: Params, terms: Vec<Terms>) -> Slowdown {
+        for terms in &terms {
+            let limit = terms.slowdown_most.unwrap_or(1.0);
+            let sound = terms.weight.is_finite() && terms.weight > 0.0 && limit >= 1.0;
+            assert!(sound, "terms of fair slowdown: {terms:?}");
+        }
+        let clients: Vec<Clients> = terms.iter().map(|terms| terms.clients).collect();
+        Slowdown {
+            params,
+            alone: Alone::new(params.alone, &clients),
+            throttles: vec![Throttle::NONE; terms.len()],
+            measured: vec![false; terms.len()],
+            gains: vec![Gain::new(params.gain_most); terms.len()],
+            terms,
+            is_steering: false,
+            is_protecting: false,
+            fair_intervals: 0,
+            gave_up: false,
+            decisions: Vec::new(),
+        }
+    }
+
+    fn decide(&mut self, now: Instant, tenant: usize, act: Act, why: String) {
+        if self.decisions.len() == DECISIONS_MOST {
+            self.decisions.remove(0);
+        }
+        self.decisions.push(Decision {
+            at: now,
+            tenant,
+            act,
+            why,
+        });
+    }
+
+    /// Tells of slowdowns that became known, and loosens the limits of who is idle.
+    fn note(&mut self, now: Instant, fares: &[Fare]) {
+        for (i, fare) in fares.iter().enumerate() {
+            let was = std::mem::replace(&mut self.measured[i], fare.slowdown.is_some());
+            if let (false, Some(slowdown)) = (was, fare.slowdown) {
+                let speed = self.alone.speed(i).unwrap_or(0.0);
+                let why = format!("alone it does {speed:.0} accesses/s, {slowdown:.2} times now");
+                self.decide(now, i, Act::Measured { slowdown }, why);
+            }
+            if let (true, Some(share)) = (fare.idle, self.throttles[i].share()) {
+                self.throttles[i] = self.throttles[i].relaxed(share, self.params.step);
+            }
+        }
+    }
+
+    fn parties(&self, fares: &[Fare]) -> Vec<Party> {
+        let each = fares.iter().zip(&self.terms).enumerate();
+        each.filter(|(_, (_, terms))| terms.slowdown_most.is_none())
+            .filter_map(|(tenant, (fare, terms))| {
+                Some(Party {
+                    tenant,
+                    used: fare.share,
+                    slowdown: fare.slowdown? / terms.weight,
+                })
+            })
+            .collect()
+    }
+
+    /// The tenant whose slowdown is the largest part of its hard limit, and that part.
+    fn pressed(&self, fares: &[Fare]) -> Option<(usize, f64)> {
+        let each = fares.iter().zip(&self.terms).enumerate();
+        each.filter_map(|(i, (fare, terms))| Some((i, fare.slowdown? / terms.slowdown_most?)))
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    fn judge(&mut self, now: Instant, fares: &[Fare]) {
+        self.note(now, fares);
+        let parties = self.parties(fares);
+        let pressed = self.pressed(fares);
+        let pressure = pressed.map_or(0.0, |(_, pressure)| pressure);
+        let by_slowdown = |a: &&Party, b: &&Party| a.slowdown.total_cmp(&b.slowdown);
+        let least = parties.iter().min_by(by_slowdown).copied();
+        let most = parties.iter().max_by(by_slowdown).copied();
+        // What was begun is taken to the middle of the room, so that it does not rest on the edge.
+        self.is_protecting = pressure > if self.is_protecting { self.aim() } else { 1.0 };
+        if let (Some((tenant, _)), true) = (pressed, self.is_protecting) {
+            self.fair_intervals = 0;
+            return self.protect(now, tenant, pressure, &parties);
+        }
+        self.gave_up = false;
+        let (Some(least), Some(most)) = (least, most) else {
+            return;
+        };
+        let unfairness = most.slowdown / least.slowdown;
+        let why = format!(
+            "slowdowns over weights are {:.3} to {:.3}, {unfairness:.3} apart",
+            least.slowdown, most.slowdown
+        );
+        let unfair = unfairness > self.params.unfairness_threshold;
+        self.fair_intervals = if unfair {
+            0
+        } else {
+            self.fair_intervals.saturating_add(1)
+        };
+        match self.params.mode {
+            Mode::Paper if unfair => self.step_fixed(now, least, most, &why),
+            Mode::Paper => {}
+            Mode::Proportional => self.equalise(now, &parties, unfairness, &why),
+        }
+        if self.fair_intervals > self.params.fair_interval_threshold && pressure < self.params.room
+        {
+            self.loosen(now, &parties, &why);
+        }
+    }
+
+    /// Moves everybody toward the mean. Who has no limit is not given one for a difference within
+    /// the threshold; what was begun beyond the goal is taken well below it, so that it does not
+    /// rest on the edge.
+    fn equalise(&mut self, now: Instant, parties: &[Party], unfairness: f64, why: &str) {
+        let goal = self.params.unfairness_goal - 1.0;
+        let bound = if self.is_steering { goal * DONE } else { goal };
+        self.is_steering = unfairness - 1.0 > bound;
+        if !self.is_steering {
+            return;
+        }
+        let unfair = unfairness > self.params.unfairness_threshold;
+        let mean = geometric_mean(parties);
+        for party in parties {
+            if unfair || self.throttles[party.tenant].is_set() {
+                self.steer(now, party, mean, why);
+            }
+        }
+    }
+
+    /// Moves one tenant toward a slowdown over its weight of `goal`: by less, where the last step
+    /// took it past the goal.
+    fn steer(&mut self, now: Instant, party: &Party, goal: f64, why: &str) {
+        let gain = &mut self.gains[party.tenant];
+        gain.adapt(party.slowdown > goal, self.params.gain_most);
+        let factor = (party.slowdown / goal).powf(gain.value);
+        let throttle = self.throttles[party.tenant];
+        let may = throttle.share().unwrap_or(party.used);
+        let moved = match factor < 1.0 {
+            true => throttle.tightened(party.used, may.min(party.used) * (1.0 - factor)),
+            false => throttle.relaxed(party.used, may * (factor - 1.0)),
+        };
+        self.set(now, party, moved, why);
+    }
+
+    /// Algorithm 3: the least slowed is throttled up, the most slowed down.
+    fn step_fixed(&mut self, now: Instant, least: Party, most: Party, why: &str) {
+        let step = self.params.step;
+        let relaxed = self.throttles[most.tenant].relaxed(most.used, step);
+        let tightened = self.throttles[least.tenant].tightened(least.used, step);
+        self.set(now, &most, relaxed, why);
+        self.set(now, &least, tightened, why);
+    }
+
+    /// The middle of the room that is left below a hard limit, as a part of it.
+    fn aim(&self) -> f64 {
+        (1.0 + self.params.room) / 2.0
+    }
+
+    /// A hard limit is exceeded: everybody else is throttled.
+    fn protect(&mut self, now: Instant, tenant: usize, pressure: f64, parties: &[Party]) {
+        let why =
+            format!("tenant {tenant} is slowed {pressure:.2} times as much as its limit allows");
+        let at_least = |party: &Party| {
+            let share = self.throttles[party.tenant].share();
+            share.is_some_and(|share| share <= throttle::SHARE_MIN)
+        };
+        if parties.iter().all(at_least) {
+            if !std::mem::replace(&mut self.gave_up, true) {
+                self.decide(
+                    now,
+                    tenant,
+                    Act::GaveUp,
+                    format!("{why}; nobody can give more"),
+                );
+            }
+            return;
+        }
+        let aim = self.aim();
+        for party in parties {
+            let step = match self.params.mode {
+                Mode::Paper => self.params.step,
+                Mode::Proportional => {
+                    party.used * (1.0 - (aim / pressure).powf(self.params.gain_most))
+                }
+            };
+            let tightened = self.throttles[party.tenant].tightened(party.used, step);
+            self.set(now, party, tightened, &why);
+        }
+    }
+
+    /// Everybody is treated fairly: is there more to be had? Where somebody has no limit, the
+    /// limits of the others are what fairness needs, and the default leaves them alone. A limit
+    /// that does not bind is none.
+    fn loosen(&mut self, now: Instant, parties: &[Party], why: &str) {
+        let share_of = |party: &Party| self.throttles[party.tenant].share();
+        let is_loose = |party: &Party| share_of(party).is_some_and(|s| party.used < BINDS * s);
+        let steps = (self.fair_intervals - self.params.fair_interval_threshold).min(STEPS_MOST);
+        let moved = |party: &Party| {
+            let step = match self.params.mode {
+                Mode::Paper => 1.0,
+                Mode::Proportional => share_of(party).unwrap_or(0.0) * f64::from(steps),
+            };
+            self.throttles[party.tenant].relaxed(party.used, self.params.step * step)
+        };
+        let all_limited = parties.iter().all(|party| share_of(party).is_some());
+        let moves: Vec<(Party, Throttle)> = match self.params.mode {
+            Mode::Proportional if !all_limited => Vec::new(),
+            Mode::Proportional if parties.iter().any(is_loose) => {
+                let loose = parties.iter().filter(|party| is_loose(party));
+                loose.map(|&party| (party, Throttle::NONE)).collect()
+            }
+            _ => parties.iter().map(|party| (*party, moved(party))).collect(),
+        };
+        for (party, throttle) in moves {
+            self.set(now, &party, throttle, why);
+        }
+    }
+
+    /// Puts a limit in force, and tells of it where it is more than a trim.
+    fn set(&mut self, now: Instant, party: &Party, to: Throttle, why: &str) {
+        let from = std::mem::replace(&mut self.throttles[party.tenant], to);
+        let was = from.share().unwrap_or(party.used);
+        let trim = |share: f64| from.is_set() && (share - was).abs() < TRIM * was;
+        let act = match to.share() {
+            _ if from == to => return,
+            Some(share) if trim(share) => return,
+            Some(share) if share < was || !from.is_set() => Act::Throttle {
+                from: party.used,
+                to: share,
+            },
+            to => Act::Relax { to },
+        };
+        self.decide(now, party.tenant, act, why.into());
+    }
+}
+
+fn geometric_mean(parties: &[Party]) -> f64 {
+    let logs: f64 = parties.iter().map(|party| party.slowdown.ln()).sum();
+    (logs / parties.len() as f64).exp()
+}
+
+impl Policy for Slowdown {
+    fn name(&self) -> &'static str {
+        match self.params.mode {
+            Mode::Proportional => "slowdown",
+            Mode::Paper => "slowdown (paper)",
+        }
+    }
+
+    fn period(&self) -> Nanos {
+        self.alone.period()
+    }
+
+    fn measures(&self, tenant: usize) -> bool {
+        self.alone.measures(tenant)
+    }
+
+    fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
+        self.alone.step(now, seen);
+        if let Some(fares) = self.alone.take() {
+            self.judge(now, &fares);
+        }
+        for (want, throttle) in want.iter_mut().zip(&self.throttles) {
+            *want = throttle.want();
+        }
+        self.alone.apply(want);
+    }
+
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mechanism::alone::toy::{Plant, Way};
+    use nyx_base::DevicePs;
+
+    fn weighing(weight: f64) -> Terms {
+        Terms {
+            weight,
+            ..Terms::default()
+        }
+    }
+
+    fn bounded(slowdown_most: f64) -> Terms {
+        Terms {
+            slowdown_most: Some(slowdown_most),
+            ..Terms::default()
+        }
+    }
+
+    fn drive(policy: &mut Slowdown, plant: &mut Plant, for_s: f64) {
+        let end = plant.now + Nanos((for_s * 1e9) as u64);
+        while plant.now < end {
+            policy.step(plant.now, &plant.seen, &mut plant.want);
+            for throttle in &policy.throttles {
+                let share = throttle.share().unwrap_or(1.0);
+                assert!((throttle::SHARE_MIN..=1.0).contains(&share), "{share}");
+            }
+            assert!(policy.gains.iter().all(|gain| gain.value.is_finite()));
+            assert!(policy.decisions.len() <= DECISIONS_MOST);
+            plant.run(policy.period());
+        }
+    }
+
+    fn driven(terms: Vec<Terms>, plant: &mut Plant, for_s: f64) -> Slowdown {
+        let mut policy = Slowdown::new(Params::default(), terms);
+        drive(&mut policy, plant, for_s);
+        policy
+    }
+
+    #[test]
+    fn unequal_tenants_are_slowed_alike_and_the_limits_stay() {
+        let mut plant = Plant::new(&[(10.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut policy = driven(vec![Terms::default(); 2], &mut plant, 6.0);
+        let shares = plant.shares();
+        assert!((shares[0] / shares[1] - 1.0).abs() < 0.02, "{shares:?}");
+        assert_eq!(policy.throttles[1], Throttle::NONE, "who suffered is free");
+        let settled = policy.throttles.clone();
+        assert!(policy.take_decisions().iter().any(|decision| {
+            matches!(decision.act, Act::Throttle { from, to } if to < from)
+                && decision.why.contains("apart")
+        }));
+        drive(&mut policy, &mut plant, 20.0);
+        assert_eq!(policy.throttles, settled);
+        assert!(policy.take_decisions().is_empty());
+    }
+
+    #[test]
+    fn weights_are_the_proportion_of_slowdowns() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (1.0, Way::Steady)]);
+        driven(vec![weighing(3.0), weighing(1.0)], &mut plant, 6.0);
+        let shares = plant.shares();
+        assert!(
+            (shares[1] / shares[0] / 3.0 - 1.0).abs() < 0.02,
+            "{shares:?}"
+        );
+    }
+
+    #[test]
+    fn a_hard_limit_holds_and_takes_no_more_than_it_needs() {
+        let pulls = [(1.0, Way::Steady), (4.0, Way::Steady), (8.0, Way::Steady)];
+        let mut plant = Plant::new(&pulls);
+        let terms = vec![bounded(1.5), Terms::default(), Terms::default()];
+        driven(terms, &mut plant, 12.0);
+        let shares = plant.shares();
+        let slowdown = 1.0 / shares[0];
+        assert!(slowdown < 1.5 && slowdown > 1.3, "{shares:?}");
+        assert!((shares[1] / shares[2] - 1.0).abs() < 0.06, "{shares:?}");
+    }
+
+    #[test]
+    fn hard_limits_that_cannot_be_met_are_given_up_once() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut policy = driven(vec![bounded(1.2), bounded(1.2)], &mut plant, 5.0);
+        let decisions = policy.take_decisions();
+        let given_up = decisions.iter().filter(|d| d.act == Act::GaveUp).count();
+        assert_eq!(given_up, 1, "{decisions:?}");
+        assert!(policy.throttles.iter().all(|throttle| !throttle.is_set()));
+    }
+
+    #[test]
+    fn standing_still_when_alone_gains_nothing() {
+        let share_of = |way: Way| {
+            let mut plant = Plant::new(&[(4.0, way), (1.0, Way::Steady), (1.0, Way::Steady)]);
+            let mut policy = driven(vec![Terms::default(); 3], &mut plant, 8.0);
+            let before = plant.seen[0].used;
+            drive(&mut policy, &mut plant, 4.0);
+            DevicePs(plant.seen[0].used.0.wrapping_sub(before.0)).as_secs_f64() / 4.0
+        };
+        let honest = share_of(Way::Steady);
+        assert!((honest - 1.0 / 3.0).abs() < 0.01, "{honest}");
+        for way in [Way::StillAlone, Way::StillEverySecondTime] {
+            let share = share_of(way);
+            assert!(share < honest + 0.005, "{way:?}: {share}, {honest}");
+        }
+    }
+
+    #[test]
+    fn idle_tenants_do_no_harm_and_whoever_is_left_is_freed() {
+        let mut plant = Plant::new(&[(8.0, Way::Steady), (1.0, Way::Steady), (0.0, Way::Steady)]);
+        let mut policy = driven(vec![Terms::default(); 3], &mut plant, 4.0);
+        assert!(policy.throttles[0].is_set());
+        plant.pulls[1] = 0.0;
+        drive(&mut policy, &mut plant, 4.0);
+        assert_eq!(policy.throttles, [Throttle::NONE; 3]);
+        plant.pulls[0] = 0.0;
+        drive(&mut policy, &mut plant, 4.0);
+        assert_eq!(policy.throttles, [Throttle::NONE; 3]);
+        driven(vec![], &mut Plant::new(&[]), 0.5);
+    }
+
+    #[test]
+    fn the_papers_steps_reach_fairness_within_their_size() {
+        let mut plant = Plant::new(&[(4.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut policy = Slowdown::new(Params::paper(), vec![Terms::default(); 2]);
+        drive(&mut policy, &mut plant, 10.0);
+        assert_eq!(policy.name(), "slowdown (paper)");
+        let shares = plant.shares();
+        // Steps of 2 % of the device around a half: at most two of them off.
+        assert!((shares[0] - 0.5).abs() < 0.05, "{shares:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "terms of fair slowdown")]
+    fn a_weight_of_nothing_is_refused() {
+        Slowdown::new(Params::default(), vec![weighing(0.0)]);
+    }
+}
