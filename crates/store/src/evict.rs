@@ -116,7 +116,7 @@ impl Eviction {
         // The lock is given back before any item is looked at.
         let (queue, victims) = self.victims(items, &space.lock())?;
         let oldest = victims[0];
-        let whole = u64::from(items.segments.at(oldest).live_bytes());
+        let whole = u64::from(items.segments.live_bytes(oldest));
         let mut plan = Plan {
             victims,
             keep: Keep::Nothing,
@@ -136,7 +136,7 @@ impl Eviction {
             (Eviction::Merge, _) => {
                 // One segment of values and its keys may stay of all of them, or less of fewer.
                 plan.keep_bytes = plan.victims.iter().fold(0, |sum, &victim| {
-                    sum + u64::from(items.segments.at(victim).live_bytes()) / MERGE_SEGMENTS as u64
+                    sum + u64::from(items.segments.live_bytes(victim)) / MERGE_SEGMENTS as u64
                 });
                 Keep::Score(score_cutoff(items, lane, &plan.victims, plan.keep_bytes))
             }

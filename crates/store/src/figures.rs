@@ -23,7 +23,9 @@ impl Store {
             relocated_bytes: self.done.relocated_bytes.get(),
             ..Figures::default()
         };
-        for segment in self.items.segments.iter() {
+        let segments = &self.items.segments;
+        for at in 0..segments.len() {
+            let segment = segments.at(at);
             let SegmentCounts {
                 free,
                 open,
@@ -42,8 +44,8 @@ impl Store {
             if state != SegmentState::Free {
                 figures.value_bytes += u64::from(self.config.segment_bytes);
                 figures.key_bytes += u64::from(segment.chunks()) * u64::from(CHUNK_BYTES);
-                figures.live_bytes += u64::from(segment.live_bytes());
-                figures.dead_bytes += u64::from(segment.dead_bytes());
+                figures.live_bytes += u64::from(segments.live_bytes(at));
+                figures.dead_bytes += u64::from(segments.dead_bytes(at));
             }
         }
         figures

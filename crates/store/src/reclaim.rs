@@ -14,7 +14,7 @@
 use crate::evict::Plan;
 use crate::header::{Header, State};
 use crate::items::{Draft, Source};
-use crate::segment::{Segment, SegmentState};
+use crate::segment::{SegmentState, Segments};
 use crate::space::Taker;
 use crate::store::Store;
 use crate::walk::Walk;
@@ -170,15 +170,16 @@ impl Reclaimer {
         let mut most = 0;
         for _ in 0..all.min(WINDOW_SEGMENTS) {
             self.cursor = (self.cursor + 1) % all;
-            let segment = store.items.segments.at(self.cursor);
+            let segments = &store.items.segments;
+            let segment = segments.at(self.cursor);
             if segment.state() != SegmentState::Sealed {
                 continue;
             }
-            if segment.live_bytes() == 0 || store.has_ended(segment, now) {
+            if segments.live_bytes(self.cursor) == 0 || store.has_ended(segment, now) {
                 found.ended = Some(self.cursor);
                 return found;
             }
-            let garbage = garbage_permille(segment);
+            let garbage = garbage_permille(segments, self.cursor);
             if garbage > most && garbage * GARBAGE_ONE_IN >= 1000 {
                 most = garbage;
                 found.most_garbage = Some(self.cursor);
@@ -190,7 +191,7 @@ impl Reclaimer {
     /// Whether there is room for everything that lives in a segment.
     fn can_move(&self, store: &Store, victim: u32) -> bool {
         let items = &store.items;
-        let live = u64::from(items.segments.at(victim).live_bytes());
+        let live = u64::from(items.segments.live_bytes(victim));
         let room = store.space.lock().room(Taker::Relocation, false);
         // The copies may need a new segment, and keys at most what lives.
         room >= u64::from(items.segment_bytes()) + live
@@ -199,7 +200,7 @@ impl Reclaimer {
     fn carry_out(&mut self, hand: &mut Hand<'_, '_>, mut plan: Plan) {
         for victim in plan.victims.clone() {
             hand.store.space.lock().claim(&hand.store.items, victim);
-            if !hand.store.items.segments.at(victim).is_dead() {
+            if !hand.store.items.segments.is_dead(victim) {
                 self.empty(hand, victim, &mut plan);
             }
             hand.store.space.lock().retire(&hand.store.items, victim);
@@ -258,11 +259,8 @@ impl Reclaimer {
         };
         guard.remove(slot);
         drop(guard);
-        store
-            .items
-            .segments
-            .at(victim)
-            .kill(store.items.footprint(&item.header).total());
+        let bytes = store.items.footprint(&item.header).total();
+        store.items.segments.kill(hand.worker, victim, bytes);
         if ended {
             store.done.expirations.add(1);
             return;
@@ -331,10 +329,8 @@ impl Reclaimer {
             carry_over(hand, old, appended.place, state.with_frequency(uses));
             guard.replace(slot, appended.place);
             drop(guard);
-            items
-                .segments
-                .at(victim)
-                .kill(items.footprint(&item.header).total());
+            let bytes = items.footprint(&item.header).total();
+            items.segments.kill(hand.worker, victim, bytes);
             store.done.relocations.add(1);
             store.done.relocated_bytes.add(u64::from(needs.total()));
             return true;
@@ -371,7 +367,7 @@ fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
 }
 
 /// The share of a segment's bytes that died.
-fn garbage_permille(segment: &Segment) -> u32 {
-    let written = u64::from(segment.written_bytes()).max(1);
-    (u64::from(segment.dead_bytes()) * 1000 / written) as u32
+fn garbage_permille(segments: &Segments, segment: u32) -> u32 {
+    let written = u64::from(segments.at(segment).written_bytes()).max(1);
+    (u64::from(segments.dead_bytes(segment)) * 1000 / written) as u32
 }

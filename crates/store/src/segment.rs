@@ -14,13 +14,14 @@
 //!
 //! What it never does: allocate after it was made, choose a victim, touch the medium.
 //!
-//! *Thread safety*: `dead` counts are added to by any worker; everything else is stored by the
-//! segment's owner (its writer while open, the reclaimer after) or under the lock of `space`.
+//! *Thread safety*: each worker counts its own dead, in a table of its own, so that a put costs no
+//! locked addition and workers do not meet; everything else is stored by the segment's owner (its
+//! writer while open, the reclaimer after) or under the lock of `space`.
 //!
 //! *Invariants*: `dead <= written` once all workers rest. `seq` grows with each use of a segment
 //! and is unique over all segments and chunks of a store.
 
-use nyx_base::UnixSeconds;
+use nyx_base::{UnixSeconds, WorkerId};
 use std::sync::atomic::{
     AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -51,7 +52,7 @@ impl Queue {
     pub(crate) const COUNT: usize = 2;
 }
 
-/// One segment. A cache line, so that workers that kill items of two segments do not meet.
+/// One segment, in a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Segment {
@@ -65,8 +66,6 @@ pub(crate) struct Segment {
     value_fill: AtomicU32,
     written_bytes: AtomicU32,
     written_items: AtomicU32,
-    /// Items that died in the upper half, their bytes in the lower: one addition for both.
-    dead: AtomicU64,
 }
 
 impl Segment {
@@ -82,12 +81,10 @@ impl Segment {
             value_fill: AtomicU32::new(0),
             written_bytes: AtomicU32::new(0),
             written_items: AtomicU32::new(0),
-            dead: AtomicU64::new(0),
         }
     }
 
-    /// Makes a free segment an open one. Under the lock of `space`.
-    pub(crate) fn open(&self, seq: u64, queue: Queue, class: u8) {
+    fn open(&self, seq: u64, queue: Queue, class: u8) {
         for zero in [
             &self.latest_expiry,
             &self.chunks,
@@ -97,7 +94,6 @@ impl Segment {
         ] {
             zero.store(0, Relaxed);
         }
-        self.dead.store(0, Relaxed);
         self.first_chunk.store(NONE, Relaxed);
         self.queue.store(queue as u8, Relaxed);
         self.class.store(class, Relaxed);
@@ -195,50 +191,80 @@ impl Segment {
         self.latest_expiry.load(Relaxed) <= now.0
     }
 
-    /// Counts an item that died.
-    #[inline]
-    pub(crate) fn kill(&self, bytes: u32) {
-        self.dead.fetch_add(1 << 32 | u64::from(bytes), Release);
-    }
-
     pub(crate) fn written_bytes(&self) -> u32 {
         self.written_bytes.load(Relaxed)
-    }
-
-    pub(crate) fn dead_bytes(&self) -> u32 {
-        self.dead.load(Relaxed) as u32
-    }
-
-    /// Whether none of its items can be found any more.
-    pub(crate) fn is_dead(&self) -> bool {
-        (self.dead.load(Acquire) >> 32) as u32 == self.written_items.load(Relaxed)
-    }
-
-    /// Bytes of items that can still be found.
-    pub(crate) fn live_bytes(&self) -> u32 {
-        self.written_bytes().saturating_sub(self.dead_bytes())
     }
 }
 
 /// All segments of a store.
 #[derive(Debug)]
-pub(crate) struct Segments(Box<[Segment]>);
+pub(crate) struct Segments {
+    all: Box<[Segment]>,
+    /// What died in each segment by each worker's hand: items in the upper half, their bytes in the
+    /// lower. A worker's table is written by that worker alone, and cleared while nobody can find
+    /// an item of the segment.
+    dead: Box<[Box<[AtomicU64]>]>,
+}
+
+/// Bytes of one entry of one worker's table.
+pub(crate) const DEAD_ENTRY_BYTES: u64 = size_of::<AtomicU64>() as u64;
 
 impl Segments {
-    pub(crate) fn new(count: u32) -> Segments {
-        Segments((0..count).map(|_| Segment::new()).collect())
+    pub(crate) fn new(count: u32, workers: u16) -> Segments {
+        let table = |_| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Segments {
+            all: (0..count).map(|_| Segment::new()).collect(),
+            dead: (0..workers).map(table).collect(),
+        }
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
-        self.0.iter()
+        self.all.len() as u32
     }
 
     #[inline]
     pub(crate) fn at(&self, segment: u32) -> &Segment {
-        &self.0[segment as usize]
+        &self.all[segment as usize]
+    }
+
+    /// Makes a free segment an open one. Under the lock of `space`.
+    pub(crate) fn open(&self, segment: u32, seq: u64, queue: Queue, class: u8) {
+        for table in &self.dead {
+            table[segment as usize].store(0, Relaxed);
+        }
+        self.at(segment).open(seq, queue, class);
+    }
+
+    /// Counts an item that died by the hand of `worker`. Only that worker.
+    #[inline]
+    pub(crate) fn kill(&self, worker: WorkerId, segment: u32, bytes: u32) {
+        let entry = &self.dead[worker.index()][segment as usize];
+        let dead = entry.load(Relaxed) + (1 << 32 | u64::from(bytes));
+        entry.store(dead, Release);
+    }
+
+    /// Items that died, and their bytes.
+    fn dead(&self, segment: u32) -> (u32, u32) {
+        let each = self.dead.iter();
+        let sum: u64 = each
+            .map(|table| table[segment as usize].load(Acquire))
+            .sum();
+        ((sum >> 32) as u32, sum as u32)
+    }
+
+    /// Bytes of items that can be found no more.
+    pub(crate) fn dead_bytes(&self, segment: u32) -> u32 {
+        self.dead(segment).1
+    }
+
+    /// Bytes of items that can still be found.
+    pub(crate) fn live_bytes(&self, segment: u32) -> u32 {
+        let written = self.at(segment).written_bytes();
+        written.saturating_sub(self.dead_bytes(segment))
+    }
+
+    /// Whether none of its items can be found any more.
+    pub(crate) fn is_dead(&self, segment: u32) -> bool {
+        self.dead(segment).0 == self.at(segment).written_items.load(Relaxed)
     }
 }

@@ -6,6 +6,7 @@ use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX, Chunks};
 use crate::config::{Eviction, Layout, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::VALUE_LEN_LIMIT;
+use crate::segment::DEAD_ENTRY_BYTES;
 use crate::space::{SEGMENT_TABLE_BYTES, Shape};
 use nyx_index::HashShape;
 use nyx_media::MediaError;
@@ -101,7 +102,8 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
         Layout::Inline => None,
     };
     let ghost_keys = (config.eviction == Eviction::S3Fifo).then_some(size / GHOST_ONE_IN_BYTES);
-    let fixed_bytes = segments * SEGMENT_TABLE_BYTES
+    let per_segment = SEGMENT_TABLE_BYTES + u64::from(config.workers) * DEAD_ENTRY_BYTES;
+    let fixed_bytes = segments * per_segment
         + chunk_count.map_or(0, |count| u64::from(count) * chunks::ENTRY_BYTES)
         + ghost_keys.map_or(0, Ghost::bytes);
     let reserve = RESERVE_SEGMENTS * segment;

@@ -224,7 +224,7 @@ impl State {
             self.untouched - 1
         });
         let seq = self.next_seq();
-        items.segments.at(segment).open(seq, queue, class);
+        items.segments.open(segment, seq, queue, class);
         Some(segment)
     }
 

@@ -46,11 +46,13 @@ pub struct Store {
     pub(crate) index: Hash,
     pub(crate) space: Space,
     pub(crate) ghost: Option<Ghost>,
-    pub(crate) done: Done,
     /// Where counters of uses stop under this policy.
     pub(crate) uses_most: u8,
     classes: u32,
-    pub(crate) reclaimer: Mutex<Reclaimer>,
+    /// Written while items are moved, by one worker at a time: on lines of their own, because what
+    /// stands beside them is read on every put.
+    pub(crate) done: CachePadded<Done>,
+    pub(crate) reclaimer: CachePadded<Mutex<Reclaimer>>,
     flush: CachePadded<Flush>,
 }
 
@@ -88,7 +90,7 @@ impl Store {
         let plan = shape::plan(&config)?;
         let index = Hash::new(plan.index)?;
         let chunks = plan.chunks()?;
-        let segments = crate::segment::Segments::new(plan.segments);
+        let segments = crate::segment::Segments::new(plan.segments, config.workers);
         let ghost = plan.ghost_keys.map(Ghost::new);
         let used = plan.fixed_bytes + index.bytes();
         Ok(Store {
@@ -96,10 +98,10 @@ impl Store {
             space: Space::new(plan.space, used, plan.segments, eras.clone()),
             index,
             ghost,
-            done: Done::default(),
+            done: CachePadded::default(),
             uses_most: config.eviction.uses_most(),
             classes: plan.classes,
-            reclaimer: Mutex::new(Reclaimer::new(plan.classes)),
+            reclaimer: CachePadded(Mutex::new(Reclaimer::new(plan.classes))),
             flush: CachePadded(Flush {
                 mark: AtomicU64::new(0),
                 due: AtomicU32::new(UnixSeconds::NEVER.0),
@@ -238,7 +240,7 @@ impl Store {
         }
         guard.remove(slot);
         drop(guard);
-        self.kill(found);
+        self.kill(w.worker(), found);
         if ended {
             DeleteOutcome::NotFound
         } else {
@@ -394,12 +396,13 @@ impl Store {
     }
 
     /// Counts an item that was taken out of the index. Its header is near: its key was compared.
-    fn kill(&self, found: Found) {
+    fn kill(&self, worker: WorkerId, found: Found) {
         if let Some(chunks) = &self.items.chunks {
             chunks.mark_dead(found.place);
         }
-        let segment = self.items.segments.at(self.items.segment_of(found.place));
-        segment.kill(self.items.footprint(&found.header).total());
+        let bytes = self.items.footprint(&found.header).total();
+        let segment = self.items.segment_of(found.place);
+        self.items.segments.kill(worker, segment, bytes);
     }
 
     /// Whether a condition holds; true where it does only for a stale item.
@@ -464,7 +467,7 @@ impl Store {
                 Ok(()) => {}
             }
             match old {
-                Some(old) => self.kill(old),
+                Some(old) => self.kill(w.worker(), old),
                 None => self.grow(w, lane),
             }
             let unique = || self.items.unique(appended.place);
