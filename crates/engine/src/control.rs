@@ -2,7 +2,7 @@
 //! tenant and nowhere else.
 //!
 //! If ticks stop (a stalled or crashed controller) the last budgets stay in force: limits go on to
-//! be kept, because leases are computed from time and not handed out by ticks.
+//! be kept, because leases are computed from time and not handed out by ticks; only a pause ends.
 
 use crate::engine::Engine;
 use crate::tenant::Tenant;
@@ -12,6 +12,8 @@ use nyx_policy::{Decision, Delay, Policy, Seen, Want};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
+/// A pause ends after this long if no tick prolongs it. Ticks are at most 100 ms apart.
+const PAUSE_MOST: Nanos = Nanos::from_millis(500);
 /// How many decisions are kept for those who ask.
 const DECISIONS_KEPT: usize = 256;
 
@@ -84,6 +86,9 @@ impl Engine {
             if *in_force != Some(want) {
                 apply(&want, tenant.budget(), now);
                 *in_force = Some(want);
+            }
+            if want.delay == Delay::Infinite {
+                tenant.budget().pause_until(now + PAUSE_MOST);
             }
         }
         controller.policy.period()

@@ -7,6 +7,7 @@ use nyx_base::{DevicePs, Instant, Nanos, TenantId};
 use nyx_engine::{Binding, HoldAction, Outcome, Session, TenantConfig};
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
+use nyx_policy::{Delay, Policy, Seen, Want};
 use nyx_proto::Out;
 use rig::{OPS_PER_S, Rig, roomy};
 use std::sync::Arc;
@@ -240,7 +241,7 @@ fn a_policy_is_switched_under_an_open_connection() {
 }
 
 #[test]
-fn an_infinite_delay_lasts_until_the_controller_ends_it() {
+fn an_infinite_delay_lasts_until_the_controller_ends_it_or_is_gone() {
     let mut rig = rig(HoldAction::Delay);
     let epoch = Epoch::default();
     rig.engine
@@ -264,11 +265,47 @@ fn an_infinite_delay_lasts_until_the_controller_ends_it() {
         }
     }
     assert_eq!(held, Some(Instant::NEVER));
+    for _ in 0..3 {
+        // Ticks that come late, but come.
+        rig.clock.advance(Nanos::from_millis(300));
+        let is_held = is_held(&mut rig, &mut session, "get k0\r\n");
+        assert!(is_held, "no tick, no end");
+        rig.engine.control(rig.now().mono);
+    }
     rig.clock.advance(Nanos::from_secs(60));
-    assert!(
-        is_held(&mut rig, &mut session, "get k0\r\n"),
-        "no tick, no end"
-    );
     rig.engine.control(rig.now().mono);
     assert!(!is_held(&mut rig, &mut session, "get k0\r\n"));
+}
+
+#[test]
+fn a_controller_that_dies_within_a_pause_stops_nobody_for_ever() {
+    let mut rig = rig(HoldAction::Delay);
+    rig.engine.set_policy(Box::new(Pause));
+    rig.engine.control(rig.now().mono);
+    let mut session = rig.to(0);
+    assert!(is_held(&mut rig, &mut session, "get k0\r\n"));
+    rig.clock.advance(Nanos::from_millis(400));
+    assert!(is_held(&mut rig, &mut session, "get k0\r\n"));
+    rig.clock.advance(Nanos::from_millis(200));
+    assert!(!is_held(&mut rig, &mut session, "get k0\r\n"));
+}
+
+/// Holds everybody.
+struct Pause;
+
+impl Policy for Pause {
+    fn name(&self) -> &'static str {
+        "pause"
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(10)
+    }
+
+    fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
+        want.fill(Want {
+            delay: Delay::Infinite,
+            ..Want::default()
+        });
+    }
 }

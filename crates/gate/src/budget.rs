@@ -124,6 +124,8 @@ struct Terms {
     burst_ps: AtomicU64,
     delay_units: AtomicU32,
     byte_price_ps: AtomicU64,
+    /// When [`DELAY_INFINITE`] ends, if nobody prolongs it.
+    pause_ends_ns: AtomicU64,
     /// How often the limit was changed.
     changes: AtomicU64,
 }
@@ -159,6 +161,7 @@ impl Budget {
                 burst_ps: AtomicU64::new(0),
                 delay_units: AtomicU32::new(0),
                 byte_price_ps: AtomicU64::new(0),
+                pause_ends_ns: AtomicU64::new(u64::MAX),
                 changes: AtomicU64::new(0),
             }),
             buckets: CachePadded(Buckets::default()),
@@ -192,6 +195,17 @@ impl Budget {
     /// [`DELAY_INFINITE`].
     pub fn set_delay(&self, units: u32) {
         self.terms.delay_units.store(units, Relaxed);
+    }
+
+    /// Lets [`DELAY_INFINITE`] end at `end` unless it is prolonged by then, so that a controller
+    /// that stops within a pause stops nobody for ever.
+    pub fn pause_until(&self, end: Instant) {
+        self.terms.pause_ends_ns.store(end.0, Relaxed);
+    }
+
+    /// Whether accesses are held until the controller says otherwise.
+    pub(crate) fn is_paused(&self, now: Instant) -> bool {
+        self.delay_units() == DELAY_INFINITE && now.0 < self.terms.pause_ends_ns.load(Relaxed)
     }
 
     /// Makes leases count bytes at this price instead of device time: the `bytes` baseline, a

@@ -148,8 +148,10 @@ impl Lane<'_> {
         if cfg!(feature = "unmetered") {
             return Gate::Open;
         }
-        if self.state.debt >= SPIN_MIN || self.state.budget.delay_units() == DELAY_INFINITE {
-            return self.pay_delay(now);
+        if (self.state.debt >= SPIN_MIN || self.state.budget.delay_units() == DELAY_INFINITE)
+            && let closed @ Gate::Closed { .. } = self.pay_delay(now)
+        {
+            return closed;
         }
         if self.state.lease_ps > 0 || !self.state.budget.is_limited() {
             return Gate::Open;
@@ -159,7 +161,7 @@ impl Lane<'_> {
 
     #[cold]
     fn pay_delay(&mut self, now: Instant) -> Gate {
-        if self.state.budget.delay_units() == DELAY_INFINITE {
+        if self.state.budget.is_paused(now) {
             self.state.account.holds.add(1);
             return Gate::Closed {
                 until: Instant::NEVER,
@@ -355,6 +357,23 @@ mod tests {
         );
         let used = (often + seldom) as f64 * 1e-6;
         assert!((used - 0.1).abs() < 0.002, "{used} of the device");
+    }
+
+    #[test]
+    fn a_pause_that_nobody_prolongs_ends_and_limits_stay() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        budget.set_delay(DELAY_INFINITE);
+        budget.pause_until(Instant(50 * MS));
+        let mut tolls = tolls(0, &device, &budget);
+        let mut reads = 0;
+        let until = read_all(&mut tolls, Instant(49 * MS), u64::MAX, &mut reads);
+        assert_eq!((until, reads), (Instant::NEVER, 0));
+        let until = read_all(&mut tolls, Instant(50 * MS), u64::MAX, &mut reads);
+        assert!(
+            reads > 0 && until < Instant::NEVER,
+            "held by its limit alone"
+        );
     }
 
     #[test]
