@@ -9,13 +9,14 @@
 
 use clap::Parser;
 use nyx::Failure;
-use nyx::demo::stage::{Medium, Modelled, Stage};
+use nyx::demo::stage::{Medium, Stage, modelled};
 use nyx_base::{DevicePs, Instant, Nanos, TenantId};
 use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::Leased;
 use nyx_sim::client::{Client, Done, Load};
+use nyx_sim::modelled::Modelled;
 use std::process::ExitCode;
 
 const KEYS: u64 = 10_000;
@@ -124,7 +125,7 @@ fn say(holds: bool, claim: &str) -> bool {
 }
 
 fn run(args: &Args) -> Result<bool, Failure> {
-    let device = Modelled::named(&args.model)?;
+    let device = modelled(&args.model)?;
     let limit = f64::from(args.limit) / 100.0;
     let hits_per_s_max = limit / device.cost.price(Op::Read, VALUE_BYTES).as_secs_f64();
     println!(

@@ -10,13 +10,14 @@
 
 use clap::{Parser, ValueEnum};
 use nyx::Failure;
-use nyx::demo::stage::{Medium, Modelled, Stage};
+use nyx::demo::stage::{Medium, Stage, modelled};
 use nyx_base::{DevicePs, Instant, Nanos, TenantId};
 use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::ByteRate;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_sim::client::{Client, Load};
+use nyx_sim::modelled::Modelled;
 use rustix::time::{ClockId, clock_gettime};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -564,7 +565,7 @@ fn judge_neighbour(ours: &[Cell], theirs: &[Cell]) -> bool {
 }
 
 fn run(args: &Args) -> Result<bool, Failure> {
-    let device = Modelled::named(&args.model)?;
+    let device = modelled(&args.model)?;
     println!(
         "emulated: {} in real time; L's limit is {} % of the device; U gets {} B, no limit; \
          requests outstanding: L {}, U {}; {} s each",

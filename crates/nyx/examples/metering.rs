@@ -16,8 +16,8 @@ use nyx_engine::{Binding, Outcome, Session, Worker};
 use nyx_gate::CostTable;
 use nyx_gate::cost::STEPS;
 use nyx_policy::sharing::limit::Leased;
-use nyx_proto::{Command, Exptime, Get, Out, Store, StoreVerb};
-use nyx_sim::client::Load;
+use nyx_proto::{Command, Out};
+use nyx_sim::client::{Load, get, set};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
@@ -142,28 +142,6 @@ impl Rig {
             }
         }
     }
-}
-
-fn get(key: &[u8]) -> Command<'_> {
-    Command::Get(Get {
-        first: key,
-        rest: b"",
-        count: 1,
-        with_cas: false,
-        touch: None,
-    })
-}
-
-fn set<'a>(key: &'a [u8], data: &'a [u8]) -> Command<'a> {
-    Command::Store(Store {
-        key,
-        data,
-        cas: 0,
-        exptime: Exptime::NEVER,
-        flags: 0,
-        verb: StoreVerb::Set,
-        noreply: false,
-    })
 }
 
 /// Measures every size in this process, and prints a line for each.

@@ -4,9 +4,10 @@
 //! What it never does: read a clock or wait. The driver - virtual or real - hands the time in and
 //! is told when to come again. A held request is asked again, never dropped.
 
-use nyx_base::{Instant, Now, Rng, TenantId};
-use nyx_engine::{Binding, Engine, Outcome, Request, Session, Worker};
+use nyx_base::{Bytes, Instant, Now, Rng, TenantId};
+use nyx_engine::{Binding, Engine, HoldAction, Outcome, Request, Session, TenantConfig, Worker};
 use nyx_proto::{Command, Exptime, Get, Out, Store, StoreVerb};
+use nyx_store::{Eviction, Layout};
 
 /// What a client asks for.
 #[derive(Clone, Debug)]
@@ -24,6 +25,29 @@ pub struct Load {
     pub gets: f64,
     /// How many requests are warmed together.
     pub batch: usize,
+}
+
+const SEGMENT_BYTES: u32 = 1 << 20;
+/// Keys, headers and padding of an item, generously.
+const ITEM_OVERHEAD_BYTES: u64 = 96;
+
+impl Load {
+    /// A tenant with room for twice what this keeps, and for the segments that so many workers keep
+    /// open.
+    pub fn tenant(&self, name: &str, workers: u16) -> TenantConfig {
+        let live = self.keys * (self.value_bytes as u64 + ITEM_OVERHEAD_BYTES);
+        let open = (u64::from(workers) + 8) * 4 * u64::from(SEGMENT_BYTES);
+        TenantConfig {
+            name: name.into(),
+            device: 0,
+            size: Bytes((live * 2 + open).next_multiple_of(u64::from(SEGMENT_BYTES))),
+            segment_bytes: SEGMENT_BYTES,
+            item_len_max: SEGMENT_BYTES,
+            eviction: Eviction::Fifo,
+            layout: Layout::Split,
+            hold: HoldAction::Delay,
+        }
+    }
 }
 
 /// What a client has done.
@@ -106,7 +130,7 @@ impl Client {
         for index in 0..self.load.keys {
             worker.enter();
             let key = key_of(index);
-            let request = engine.request(&self.session, store(&key, &self.value));
+            let request = engine.request(&self.session, set(&key, &self.value));
             let outcome = engine.execute(worker, &mut self.session, &request, now, &mut self.out);
             let stored = self.out.pending() == b"STORED\r\n";
             assert!(
@@ -135,7 +159,7 @@ impl Client {
                 let command = if is_get {
                     get(key)
                 } else {
-                    store(key, &self.value)
+                    set(key, &self.value)
                 };
                 engine.request(&self.session, command)
             })
@@ -173,7 +197,8 @@ impl Client {
     }
 }
 
-fn get(key: &[u8]) -> Command<'_> {
+/// A `get` of one key.
+pub fn get(key: &[u8]) -> Command<'_> {
     Command::Get(Get {
         first: key,
         rest: b"",
@@ -183,7 +208,8 @@ fn get(key: &[u8]) -> Command<'_> {
     })
 }
 
-fn store<'a>(key: &'a [u8], data: &'a [u8]) -> Command<'a> {
+/// A `set` without end or flags.
+pub fn set<'a>(key: &'a [u8], data: &'a [u8]) -> Command<'a> {
     Command::Store(Store {
         key,
         data,

@@ -4,10 +4,12 @@
 //!
 //! * [`workload`]: what clients ask for, generated or recorded.
 //! * [`client`]: a closed-loop client of an engine, without a socket.
+//! * [`modelled`]: a device model and its prices.
 //! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is
 //!   theirs.
 
 pub mod client;
 pub mod clock;
+pub mod modelled;
 pub mod scenario;
 pub mod workload;

@@ -6,15 +6,12 @@
 
 use crate::client::{Client, Done, Load};
 use crate::clock::VirtualClock;
-use nyx_base::{
-    Bytes, DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId,
-};
-use nyx_engine::{Engine, EngineConfig, EngineError, HoldAction, Tenant, TenantConfig, Worker};
-use nyx_gate::{CostTable, Device, Usage};
-use nyx_media::model::Params;
+use crate::modelled::Modelled;
+use nyx_base::{DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId};
+use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker};
+use nyx_gate::{Device, Usage};
 use nyx_media::{Emulated, Mapped, MediaError};
 use nyx_policy::{Decision, Policy};
-use nyx_store::{Eviction, Layout};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -52,10 +49,8 @@ impl Part {
 
 /// What is simulated.
 pub struct Scenario {
-    /// The device.
-    pub params: Params,
-    /// Its prices.
-    pub cost: CostTable,
+    /// The device and its prices.
+    pub device: Modelled,
     /// Who is on it.
     pub parts: Vec<Part>,
     /// Who decides.
@@ -118,18 +113,6 @@ pub enum ScenarioError {
     /// The engine refused.
     #[error("scenario's engine: {0}")]
     Engine(#[from] EngineError),
-}
-
-const SEGMENT_BYTES: u32 = 1 << 20;
-
-/// Room for `load`'s values, keys and the segments that clients keep open.
-fn size_of(part: &Part) -> Bytes {
-    let item = part.load.value_bytes as u64 + 96;
-    let live = part.load.keys * item;
-    Bytes(
-        (live * 2 + (u64::from(part.clients) + 8) * 4 * u64::from(SEGMENT_BYTES))
-            .next_multiple_of(u64::from(SEGMENT_BYTES)),
-    )
 }
 
 struct Runner {
@@ -217,32 +200,19 @@ impl Scenario {
         &self,
         clock: &Arc<VirtualClock>,
     ) -> Result<(Engine, Arc<Emulated<Mapped>>), ScenarioError> {
-        let sizes: Vec<Bytes> = self.parts.iter().map(size_of).collect();
-        let medium = Mapped::anonymous(sizes.iter().map(|size| size.0).sum())?;
-        let params = self.params.clone();
+        let tenant = |part: &Part| part.load.tenant(&part.name, part.clients);
+        let tenants: Vec<TenantConfig> = self.parts.iter().map(tenant).collect();
+        let medium = Mapped::anonymous(tenants.iter().map(|tenant| tenant.size.0).sum())?;
+        let params = self.device.params.clone();
         let media = Arc::new(Emulated::in_virtual_time(medium, params, clock.clone()));
         let device = Device {
             name: "sim".into(),
             media: media.clone(),
-            cost: self.cost.clone(),
+            cost: self.device.cost.clone(),
         };
-        let tenants = self
-            .parts
-            .iter()
-            .zip(&sizes)
-            .map(|(part, &size)| TenantConfig {
-                name: part.name.clone(),
-                device: 0,
-                size,
-                segment_bytes: SEGMENT_BYTES,
-                item_len_max: SEGMENT_BYTES,
-                eviction: Eviction::Fifo,
-                layout: Layout::Split,
-                hold: HoldAction::Delay,
-            });
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
-            tenants: tenants.collect(),
+            tenants,
             policy: Box::new(nyx_policy::baselines::Unlimited),
             workers: self.parts.iter().map(|part| part.clients).sum(),
             hash_seed: self.seed,

@@ -3,48 +3,21 @@
 //!
 //! All numbers are simulated.
 
-use nyx_base::{DevicePs, Nanos, TenantId};
-use nyx_gate::CostTable;
-use nyx_media::Op;
-use nyx_media::model::Params;
-use nyx_media::profile::{Effort, simulate};
+mod rig;
+
+use nyx_base::{DevicePs, Nanos};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_sim::client::Load;
-use nyx_sim::scenario::{Outcome, Part, Scenario};
-use std::sync::OnceLock;
+use nyx_sim::scenario::{Outcome, Part};
 
 const LENGTH: Nanos = Nanos::from_millis(600);
 const WINDOW: Nanos = Nanos::from_millis(100);
 
-fn device() -> (Params, CostTable) {
-    static DEVICE: OnceLock<(Params, CostTable)> = OnceLock::new();
-    DEVICE
-        .get_or_init(|| {
-            let params = Params::resolve("optane-2dimm/8").expect("a preset");
-            let profile = simulate(&params, Effort::Quick, &mut |_| {});
-            let rates = (
-                profile.max_ops_per_s(Op::Read),
-                profile.max_ops_per_s(Op::Write),
-            );
-            let cost = CostTable::from_max_iops(rates.0, rates.1);
-            (params, cost)
-        })
-        .clone()
-}
-
 /// A tenant with enough requests outstanding to reach its limit beside [`light`].
 fn greedy(name: &str, value_bytes: usize, gets: f64) -> Part {
-    let keys = 2_000;
-    let load = Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch: 32,
-    };
+    let load = rig::load(2_000, value_bytes, gets, 32);
     Part::closed(name, load, 4, Nanos(300))
 }
 
@@ -61,17 +34,7 @@ fn light() -> Part {
 }
 
 fn run(parts: Vec<Part>, policy: Box<dyn Policy>, seed: u64) -> Outcome {
-    let (params, cost) = device();
-    let scenario = Scenario {
-        params,
-        cost,
-        parts,
-        policy,
-        length: LENGTH,
-        window: WINDOW,
-        seed,
-    };
-    scenario.run().expect("the scenario fits")
+    rig::run(parts, policy, [LENGTH, WINDOW], seed)
 }
 
 fn share(used: DevicePs) -> f64 {

@@ -6,15 +6,13 @@
 //! because the model that runs here in constant time puts the critical tenant at 1.55 us before the
 //! burst. All numbers are simulated.
 
-use nyx_base::{Nanos, TenantId};
-use nyx_gate::CostTable;
-use nyx_media::Op;
-use nyx_media::model::Params;
-use nyx_media::profile::{Effort, simulate};
+mod rig;
+
+use nyx_base::Nanos;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::{Act, Policy};
-use nyx_sim::client::Load;
+use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, PartOutcome, Scenario};
 
 const TARGET: Nanos = Nanos(2_000);
@@ -29,14 +27,7 @@ const READER: usize = 1;
 const WRITER: usize = 2;
 
 fn part(name: &str, value_bytes: usize, gets: f64, rate: f64) -> Part {
-    let load = Load {
-        tenant: TenantId(0),
-        keys: 2_000,
-        asked: 2_000,
-        value_bytes,
-        gets,
-        batch: 1,
-    };
+    let load = rig::load(2_000, value_bytes, gets, 1);
     Part {
         rate: Some(rate),
         ..Part::closed(name, load, 8, Nanos(100))
@@ -44,13 +35,8 @@ fn part(name: &str, value_bytes: usize, gets: f64, rate: f64) -> Part {
 }
 
 fn run(policy: Box<dyn Policy>, seed: u64) -> Outcome {
-    let params = Params::resolve("optane-2dimm").expect("a preset");
-    let profile = simulate(&params, Effort::Quick, &mut |_| {});
-    let rates = [Op::Read, Op::Write].map(|op| profile.max_ops_per_s(op));
-    let cost = CostTable::from_max_iops(rates[0], rates[1]);
     let scenario = Scenario {
-        params,
-        cost,
+        device: Modelled::named("optane-2dimm").expect("a preset"),
         parts: vec![
             part("critical", 1024, 1.0, 0.6e6),
             part("reader", 4096, 1.0, READER_BYTES_PER_S / 4096.0),

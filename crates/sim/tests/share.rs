@@ -4,56 +4,29 @@
 //!
 //! All numbers are simulated. What a tenant does alone comes from runs of its own.
 
-use nyx_base::{Nanos, TenantId};
-use nyx_gate::CostTable;
+mod rig;
+
+use nyx_base::Nanos;
 use nyx_media::Op;
-use nyx_media::model::Params;
-use nyx_media::profile::{Effort, simulate};
 use nyx_policy::Policy;
 use nyx_policy::baselines::{ByteRate, OpRate, StaticPartition, Unlimited};
 use nyx_policy::sharing::limit::Epoch;
 use nyx_policy::sharing::share::{Donation, Settings, Share, Steps};
-use nyx_sim::client::Load;
-use nyx_sim::scenario::{Outcome, Part, Scenario, WindowOutcome};
-use std::sync::OnceLock;
+use nyx_sim::scenario::{Outcome, Part, WindowOutcome};
 
 const LENGTH: Nanos = Nanos::from_millis(700);
 const WINDOW: Nanos = Nanos::from_millis(20);
 /// Left out at the begin: limits are found meanwhile.
 const SETTLING: usize = 10;
 
-fn device() -> (Params, CostTable) {
-    static DEVICE: OnceLock<(Params, CostTable)> = OnceLock::new();
-    DEVICE
-        .get_or_init(|| {
-            let params = Params::resolve("optane-2dimm/8").expect("a preset");
-            let profile = simulate(&params, Effort::Quick, &mut |_| {});
-            let rates = (
-                profile.max_ops_per_s(Op::Read),
-                profile.max_ops_per_s(Op::Write),
-            );
-            let cost = CostTable::from_max_iops(rates.0, rates.1);
-            (params, cost)
-        })
-        .clone()
-}
-
 fn part(name: &str, value_bytes: usize, gets: f64, clients: u16, batch: usize) -> Part {
-    let keys = 1_000;
-    let load = Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch,
-    };
+    let load = rig::load(1_000, value_bytes, gets, batch);
     Part::closed(name, load, clients, Nanos(300))
 }
 
 /// Takes a quarter of two thirds of the device, by an open loop.
 fn light() -> Part {
-    let (_, cost) = device();
+    let cost = rig::eighth().cost;
     let (value_bytes, batch) = (1024, 16);
     let max_per_s = 1e12 / cost.price(Op::Read, value_bytes).0 as f64;
     Part {
@@ -71,17 +44,7 @@ fn reader() -> Part {
 }
 
 fn run(parts: Vec<Part>, policy: Box<dyn Policy>) -> Outcome {
-    let (params, cost) = device();
-    let scenario = Scenario {
-        params,
-        cost,
-        parts,
-        policy,
-        length: LENGTH,
-        window: WINDOW,
-        seed: 1,
-    };
-    scenario.run().expect("the scenario fits")
+    rig::run(parts, policy, [LENGTH, WINDOW], 1)
 }
 
 fn share(weights: &[f64], donation: Donation, steps: Steps) -> Box<dyn Policy> {
@@ -129,7 +92,7 @@ fn weights_are_kept_in_device_time_where_bytes_are_not() {
     ];
     let alone = |part: Part| tenant(&run(vec![part], Box::new(Unlimited)), 0);
     let alone = parts.clone().map(alone);
-    let (_, cost) = device();
+    let cost = rig::eighth().cost;
     let max_bytes_per_s = 4096.0 * 1e12 / cost.price(Op::Read, 4096).0 as f64;
     for weights in [[1.0, 3.0], [1.0, 1.0], [3.0, 1.0]] {
         let entitled = weights.map(|weight| weight / (weights[0] + weights[1]));

@@ -9,17 +9,13 @@
 //!
 //! All numbers are simulated.
 
-use nyx_base::{Nanos, TenantId};
-use nyx_gate::CostTable;
-use nyx_media::Op;
-use nyx_media::model::Params;
-use nyx_media::profile::{Effort, simulate};
+mod rig;
+
+use nyx_base::Nanos;
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::slowdown::{self, Slowdown, Terms};
-use nyx_sim::client::Load;
-use nyx_sim::scenario::{Outcome, Part, Scenario};
-use std::sync::OnceLock;
+use nyx_sim::scenario::{Outcome, Part};
 
 const WINDOW: Nanos = Nanos::from_millis(100);
 /// Long enough for a speed: tens of thousands of requests.
@@ -30,32 +26,8 @@ const LENGTH: Nanos = Nanos::from_millis(3_500);
 const TAIL: usize = 10;
 const THREADS: [u16; 4] = [2, 4, 8, 12];
 
-fn device() -> (Params, CostTable) {
-    static DEVICE: OnceLock<(Params, CostTable)> = OnceLock::new();
-    DEVICE
-        .get_or_init(|| {
-            let params = Params::resolve("optane-2dimm/8").expect("a preset");
-            let profile = simulate(&params, Effort::Quick, &mut |_| {});
-            let rates = (
-                profile.max_ops_per_s(Op::Read),
-                profile.max_ops_per_s(Op::Write),
-            );
-            let cost = CostTable::from_max_iops(rates.0, rates.1);
-            (params, cost)
-        })
-        .clone()
-}
-
 fn part(name: &str, gets: f64, value_bytes: usize, clients: u16) -> Part {
-    let keys = 1_000;
-    let load = Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch: 1,
-    };
+    let load = rig::load(1_000, value_bytes, gets, 1);
     Part::closed(name, load, clients, Nanos(300))
 }
 
@@ -64,17 +36,7 @@ fn light() -> Part {
 }
 
 fn run(parts: &[Part], policy: Box<dyn Policy>, length: Nanos, seed: u64) -> Outcome {
-    let (params, cost) = device();
-    let scenario = Scenario {
-        params,
-        cost,
-        parts: parts.to_vec(),
-        policy,
-        length,
-        window: WINDOW,
-        seed,
-    };
-    scenario.run().expect("the scenario fits")
+    rig::run(parts.to_vec(), policy, [length, WINDOW], seed)
 }
 
 /// Requests per second of each part in the last `windows`.

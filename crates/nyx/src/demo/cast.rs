@@ -1,12 +1,12 @@
 //! Who is on the stage of `nyx demo`, and its three acts.
 
-use super::stage::Modelled;
 use nyx_base::{DevicePs, TenantId};
 use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::Leased;
 use nyx_sim::client::Load;
+use nyx_sim::modelled::Modelled;
 
 /// The place of the noisy neighbour among the tenants.
 pub(crate) const NOISY: usize = 2;
@@ -114,6 +114,7 @@ fn load(place: usize, value_bytes: usize, gets: f64, batch: usize) -> Load {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stage::modelled;
     use super::*;
     use nyx_base::Instant;
     use nyx_policy::{Seen, Want};
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn quiet_tenants_ask_for_their_share_of_the_device() {
-        let device = Modelled::named("optane-2dimm/8").expect("a preset");
+        let device = modelled("optane-2dimm/8").expect("a preset");
         let [web, feed, noisy] = cast(&device);
         for (part, share) in [(web, 0.05), (feed, 0.08)] {
             let Pace::PerSecond(ops) = part.pace else {

@@ -280,13 +280,13 @@ pub(crate) fn fill(stage: &Stage, parts: &[Part; TENANTS]) {
 #[cfg(test)]
 mod tests {
     use super::super::cast::{NOISY, cast};
-    use super::super::stage::{Medium, Modelled};
+    use super::super::stage::{Medium, modelled};
     use super::*;
 
     /// Not how fast, which is the machine's affair, but who was served at all.
     #[test]
     fn the_noisy_tenant_is_silent_in_the_first_act_only() {
-        let device = Modelled::named("optane-2dimm/8").expect("a preset");
+        let device = modelled("optane-2dimm/8").expect("a preset");
         let parts = cast(&device);
         let loads: Vec<_> = parts.iter().map(|part| ("t", part.load.clone())).collect();
         let stage = Stage::new(Medium::Modelled(&device), &loads, 1).expect("memory");

@@ -7,7 +7,7 @@ use super::crew::{Board, fill, work};
 use super::layout::{COLUMNS, ROWS, Scene, log_heads};
 use super::scores::{LOOK, Scores};
 use super::screen::{Line, Screen, text, write_line};
-use super::stage::{Medium, Modelled, Stage};
+use super::stage::{Medium, Stage, modelled};
 use crate::cmd::print;
 use crate::{Exit, Failure};
 use nyx_base::{Instant, Nanos};
@@ -134,7 +134,7 @@ fn broken(error: &io::Error) -> Failure {
 /// Errors: exit 64 where there is no such model, 71 where memory or a thread cannot be had, 74
 /// where the terminal cannot be written to.
 pub fn show(settings: &Settings) -> Result<(), Failure> {
-    let device = Modelled::named(&settings.model)?;
+    let device = modelled(&settings.model)?;
     let parts = cast(&device);
     let loads = std::array::from_fn::<_, TENANTS, _>(|i| (NAMES[i], parts[i].load.clone()));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

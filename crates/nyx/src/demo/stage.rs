@@ -3,46 +3,23 @@
 //! What it never does: start a thread; whoever drives the engine does.
 
 use crate::{Exit, Failure};
-use nyx_base::{Bytes, Clock, DevicePs, Instant, Now, UnixSeconds, WorkerId};
-use nyx_engine::{Engine, EngineConfig, HoldAction, TenantConfig, Worker};
+use nyx_base::{Clock, DevicePs, Instant, Now, UnixSeconds, WorkerId};
+use nyx_engine::{Engine, EngineConfig, TenantConfig, Worker};
 use nyx_gate::{CostTable, Device};
-use nyx_media::model::Params;
-use nyx_media::profile::{Effort, simulate};
-use nyx_media::{Emulated, Mapped, Media, Op, TscClock};
+use nyx_media::{Emulated, Mapped, Media, TscClock};
 use nyx_policy::baselines::Unlimited;
 use nyx_sim::client::Load;
-use nyx_store::{Eviction, Layout};
+use nyx_sim::modelled::Modelled;
 use std::sync::Arc;
 
-const SEGMENT_BYTES: u32 = 1 << 20;
-/// Keys, headers and padding of an item, generously.
-const ITEM_OVERHEAD_BYTES: u64 = 96;
 /// Seeds the hashes of keys: runs are to differ by the machine only.
 const HASH_SEED: u64 = 42;
 
-/// A device model and its prices.
-#[derive(Clone, Debug)]
-pub struct Modelled {
-    /// The model.
-    pub params: Params,
-    /// What its operations cost, from a profile of the model in virtual time.
-    pub cost: CostTable,
-}
-
-impl Modelled {
-    /// Of a preset (`optane-2dimm/8`) or a file, profiled in about a second.
-    ///
-    /// Errors: exit 64 where there is no such model.
-    pub fn named(spec: &str) -> Result<Modelled, Failure> {
-        let params = Params::resolve(spec).map_err(|error| Failure::usage(error.to_string()))?;
-        let profile = simulate(&params, Effort::Quick, &mut |_| {});
-        let (read, write) = (
-            profile.max_ops_per_s(Op::Read),
-            profile.max_ops_per_s(Op::Write),
-        );
-        let cost = CostTable::from_max_iops(read, write);
-        Ok(Modelled { params, cost })
-    }
+/// A modelled device, for the command line.
+///
+/// Errors: exit 64 where there is no such model.
+pub fn modelled(spec: &str) -> Result<Modelled, Failure> {
+    Modelled::named(spec).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// What a stage's values lie on.
@@ -73,7 +50,7 @@ impl Stage {
         let clock: Arc<dyn Clock> = Arc::new(tsc);
         let tenants: Vec<TenantConfig> = loads
             .iter()
-            .map(|(name, load)| tenant(name, load, workers))
+            .map(|(name, load)| load.tenant(name, workers))
             .collect();
         let mapped = Mapped::anonymous(tenants.iter().map(|tenant| tenant.size.0).sum())
             .map_err(|error| os(error.to_string()))?;
@@ -139,25 +116,11 @@ impl Stage {
     }
 }
 
-fn tenant(name: &str, load: &Load, workers: u16) -> TenantConfig {
-    let live = load.keys * (load.value_bytes as u64 + ITEM_OVERHEAD_BYTES);
-    let open = (u64::from(workers) + 8) * 4 * u64::from(SEGMENT_BYTES);
-    TenantConfig {
-        name: name.into(),
-        device: 0,
-        size: Bytes((live * 2 + open).next_multiple_of(u64::from(SEGMENT_BYTES))),
-        segment_bytes: SEGMENT_BYTES,
-        item_len_max: SEGMENT_BYTES,
-        eviction: Eviction::Fifo,
-        layout: Layout::Split,
-        hold: HoldAction::Delay,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use nyx_base::TenantId;
+    use nyx_media::Op;
     use nyx_sim::client::Client;
 
     fn load() -> Load {
@@ -173,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_a_tenant_is_charged_is_what_the_model_was_busy_with() {
-        let modelled = Modelled::named("optane-2dimm/8").expect("a preset");
+        let modelled = modelled("optane-2dimm/8").expect("a preset");
         let stage = Stage::new(Medium::Modelled(&modelled), &[("a", load())], 1).expect("memory");
         let (mut client, mut worker) = (Client::new(load(), 1), stage.worker(0));
         client.fill(&stage.engine, &mut worker, nyx_base::Now::default());
@@ -198,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_unknown_model_is_a_usage_error() {
-        let failure = Modelled::named("nonesuch").expect_err("no such preset");
+        let failure = modelled("nonesuch").expect_err("no such preset");
         assert_eq!(failure.code, Exit::Usage);
     }
 }
