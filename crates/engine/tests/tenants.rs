@@ -2,9 +2,10 @@
 
 mod rig;
 
-use nyx_base::{Bytes, TenantId};
+use nyx_base::{Bytes, Instant, Nanos, TenantId};
 use nyx_engine::stats::Surroundings;
 use nyx_engine::{Binding, Outcome, Session, TenantConfig, User, Users};
+use nyx_policy::{Act, Decision, Policy, Seen, Want};
 use nyx_proto::Out;
 use nyx_store::{Eviction, Layout};
 use rig::{Rig, roomy};
@@ -258,4 +259,50 @@ fn commands_that_end_a_connection_or_the_process_are_the_drivers() {
         assert_eq!(rig.try_once(&mut session, request, &mut out), want);
     }
     assert!(out.is_empty());
+}
+
+/// Does something to tenant 1, for a reason that names tenant 2.
+struct Talkative;
+
+impl Policy for Talkative {
+    fn name(&self) -> &'static str {
+        "talkative"
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(10)
+    }
+
+    fn step(&mut self, _now: Instant, _seen: &[Seen], _want: &mut [Want]) {}
+
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        let at = Instant(1_500_000_000);
+        let act = Act::Throttle {
+            from: 0.5,
+            to: 0.25,
+        };
+        let why = "two misses its target".to_owned();
+        vec![Decision {
+            at,
+            tenant: 1,
+            act,
+            why,
+        }]
+    }
+}
+
+#[test]
+fn a_decision_is_told_to_whom_it_concerns_and_its_reason_to_who_may_know_all() {
+    let tenants = vec![roomy("zero"), roomy("one"), roomy("two")];
+    let rig = Rig::under(tenants, Box::new(Talkative));
+    let told = "STAT one:1.500s throttled from 50.0 to 25.0 %";
+    let own = stats(&rig, &rig.to(1), "policy");
+    assert!(own.contains(told) && !own.contains("two"), "{own}");
+    let all = stats(&rig, &prefixes(Some(0)), "policy");
+    assert!(
+        all.contains(&format!("{told} two misses its target")),
+        "{all}"
+    );
+    let other = stats(&rig, &rig.to(2), "policy");
+    assert_eq!(other, "STAT policy talkative\r\nEND\r\n");
 }

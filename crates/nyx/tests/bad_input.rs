@@ -323,4 +323,6 @@ fn a_port_in_use_is_unavailable() {
     let model = ["--device-size", "64MiB", "--device-model", "optane-2dimm/8"];
     let said = refusal(serve.args(model), UNAVAILABLE);
     assert_says(&said, &["cannot listen", &address.to_string(), "in use"]);
+    let made = fs::read_dir(dir.path()).expect("the directory").count();
+    assert_eq!(made, 0, "it is told before a device is opened or profiled");
 }
