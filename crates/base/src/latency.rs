@@ -68,7 +68,8 @@ impl LatencyCounter {
             .store(self.sum_ns.load(Relaxed).wrapping_add(sum_ns), Relaxed);
     }
 
-    /// Adds what was counted so far.
+    /// Adds what was counted so far. A duration that is being counted meanwhile may be in the count
+    /// and not yet in the sum, or the other way: a mean is exact but for those.
     pub fn add_to(&self, sum: &mut Latencies) {
         for (sum, count) in sum.counts.iter_mut().zip(self.counts.iter()) {
             *sum = sum.wrapping_add(count.load(Relaxed));
@@ -110,7 +111,7 @@ impl Latencies {
         self.counts.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Their exact mean; none where there are none.
+    /// Their mean; none where there are none.
     pub fn mean_ns(&self) -> Option<f64> {
         match self.count() {
             0 => None,

@@ -82,13 +82,13 @@ impl Engine {
         controller.remember();
         let wants = controller.want.iter().zip(&mut controller.in_force);
         for ((&want, in_force), tenant) in wants.zip(&self.tenants) {
+            if want.delay == Delay::Infinite {
+                tenant.budget().pause_until(now + PAUSE_MOST);
+            }
             // Buckets are not touched when nothing changes, so that a tick cannot refill them.
             if *in_force != Some(want) {
                 apply(&want, tenant.budget(), now);
                 *in_force = Some(want);
-            }
-            if want.delay == Delay::Infinite {
-                tenant.budget().pause_until(now + PAUSE_MOST);
             }
         }
         controller.policy.period()

@@ -16,7 +16,7 @@ pub struct Tenant {
     pub(crate) budget: Arc<Budget>,
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
-    latencies: Vec<LatencyCounter>,
+    latencies: Vec<CachePadded<LatencyCounter>>,
     measured: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl Tenant {
             budget: Arc::new(Budget::unlimited()),
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
-            latencies: (0..workers).map(|_| LatencyCounter::default()).collect(),
+            latencies: (0..workers).map(|_| CachePadded::default()).collect(),
             measured: AtomicBool::new(false),
         }
     }

@@ -25,6 +25,7 @@ use nyx_base::{CachePadded, DevicePs, Instant, Nanos};
 use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use std::sync::{Mutex, PoisonError};
 
 /// A rate of device time: device picoseconds for each second of time. 42 % of a device is 0.42e12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +67,8 @@ impl Rate {
 pub struct Reserved {
     /// From when on it may be spent.
     pub from: Instant,
+    /// When it began to be earned.
+    begin: Instant,
     ps: u64,
     changes: u64,
 }
@@ -126,8 +129,12 @@ struct Terms {
     byte_price_ps: AtomicU64,
     /// When [`DELAY_INFINITE`] ends, if nobody prolongs it.
     pause_ends_ns: AtomicU64,
-    /// How often the limit was changed.
+    /// How often the limit was changed, and when last.
     changes: AtomicU64,
+    changed_at_ns: AtomicU64,
+    /// Held while a limit is changed and while something is reserved, both of which are rare, so
+    /// that nothing is booked at one limit's rate and cancelled under another's number.
+    order: Mutex<()>,
 }
 
 /// What has been leased: written by workers, once per lease.
@@ -163,6 +170,8 @@ impl Budget {
                 byte_price_ps: AtomicU64::new(0),
                 pause_ends_ns: AtomicU64::new(u64::MAX),
                 changes: AtomicU64::new(0),
+                changed_at_ns: AtomicU64::new(0),
+                order: Mutex::new(()),
             }),
             buckets: CachePadded(Buckets::default()),
         }
@@ -173,6 +182,7 @@ impl Budget {
     /// was to come at the old rate.
     pub fn set_limit(&self, now: Instant, limit: Limit) {
         let terms = &self.terms;
+        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
         for empty in [
             &self.buckets.sustained_empty_ns,
             &self.buckets.peak_empty_ns,
@@ -188,17 +198,20 @@ impl Budget {
             .store(limit.peak.0.max(limit.sustained.0), Relaxed);
         terms.burst_ps.store(limit.burst.0, Relaxed);
         terms.sustained.store(limit.sustained.0, Relaxed);
+        terms.changed_at_ns.store(now.0, Relaxed);
+        // Who sees the new number sees the time and the terms above.
         terms.changes.fetch_add(1, Release);
     }
 
     /// Sets the paper's actuator: a delay of `units` x 10 ns before each access, or
     /// [`DELAY_INFINITE`].
     pub fn set_delay(&self, units: u32) {
-        self.terms.delay_units.store(units, Relaxed);
+        // Who sees a pause sees the end that was set for it before.
+        self.terms.delay_units.store(units, Release);
     }
 
     /// Lets [`DELAY_INFINITE`] end at `end` unless it is prolonged by then, so that a controller
-    /// that stops within a pause stops nobody for ever.
+    /// that stops within a pause stops nobody for ever. Set it before the delay.
     pub fn pause_until(&self, end: Instant) {
         self.terms.pause_ends_ns.store(end.0, Relaxed);
     }
@@ -223,7 +236,7 @@ impl Budget {
     /// The delay before each access, in units of 10 ns.
     #[inline]
     pub fn delay_units(&self) -> u32 {
-        self.terms.delay_units.load(Relaxed)
+        self.terms.delay_units.load(Acquire)
     }
 
     /// Whether leases are needed at all.
@@ -239,8 +252,10 @@ impl Budget {
 
     /// The device time that a worker leases at once: 20 us of the limit, enough that the buckets
     /// are touched once for many accesses and little enough that no window notices.
-    pub(crate) fn quantum(&self) -> u64 {
-        self.sustained().earned(Nanos::from_micros(20)).max(1)
+    /// None where there is no limit.
+    pub(crate) fn quantum(&self) -> Option<u64> {
+        let rate = self.sustained();
+        (rate != Rate::UNLIMITED).then(|| rate.earned(Nanos::from_micros(20)).max(1))
     }
 
     /// Takes up to `want_ps` of device time, at least nothing.
@@ -257,10 +272,11 @@ impl Budget {
         let first = take(bucket, sustained, memory_ns, now, want_ps);
         let second = take(&self.buckets.peak_empty_ns, peak, burst_ns, now, first);
         if second < first {
-            bucket.fetch_sub(
-                sustained.time_to_earn(first) - sustained.time_to_earn(second),
-                Relaxed,
-            );
+            let back_ns = sustained.time_to_earn(first) - sustained.time_to_earn(second);
+            // It cannot fail: the closure always gives a value.
+            let _ = bucket.fetch_update(Relaxed, Relaxed, |empty| {
+                Some(empty.saturating_sub(back_ns))
+            });
         }
         second
     }
@@ -269,39 +285,53 @@ impl Budget {
     /// taken, whether it is redeemed or not.
     pub fn reserve(&self, now: Instant, ps: u64) -> Reserved {
         let terms = &self.terms;
-        let changes = terms.changes.load(Acquire);
+        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
         let peak = Rate(terms.peak.load(Relaxed));
         let burst_ns = peak.time_to_earn(terms.burst_ps.load(Relaxed));
         let memory_ns = terms.memory_ns.load(Relaxed);
         let bucket = &self.buckets.sustained_empty_ns;
         let first = book(bucket, self.sustained(), memory_ns, now, ps);
         let second = book(&self.buckets.peak_empty_ns, peak, burst_ns, now, ps);
+        let (begin, from) = if first.1 > second.1 { first } else { second };
         Reserved {
-            from: Instant(first.max(second)).max(now),
+            from: Instant(from).max(now),
+            begin: Instant(begin),
             ps,
-            changes,
+            changes: terms.changes.load(Relaxed),
         }
     }
 
-    /// What was reserved, when its time has come; nothing where the limit was changed since. The
-    /// moment to come again where it is too early.
+    /// What was reserved, when its time has come; where the limit was changed since, what had been
+    /// earned of it by then. The moment to come again where it is too early.
     pub fn redeem(&self, now: Instant, reserved: Reserved) -> Result<u64, Instant> {
-        if reserved.changes != self.terms.changes.load(Acquire) {
+        let changes = self.terms.changes.load(Acquire);
+        if changes == reserved.changes {
+            return if now < reserved.from {
+                Err(reserved.from)
+            } else {
+                Ok(reserved.ps)
+            };
+        }
+        if changes != reserved.changes + 1 {
+            // Nobody knows any more when the first change was.
             return Ok(0);
         }
-        if now < reserved.from {
-            return Err(reserved.from);
-        }
-        Ok(reserved.ps)
+        let changed_at = Instant(self.terms.changed_at_ns.load(Relaxed));
+        let earned_ns = changed_at.since(reserved.begin).0;
+        let whole_ns = reserved.from.since(reserved.begin).0.max(1);
+        let part = u128::from(earned_ns.min(whole_ns)) * u128::from(reserved.ps);
+        Ok((part / u128::from(whole_ns)) as u64)
     }
 }
 
-/// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the time at which
-/// it will have earned that.
-fn book(empty: &AtomicU64, rate: Rate, depth_ns: u64, now: Instant, ps: u64) -> u64 {
-    let then = |seen: u64| seen.max(now.0.saturating_sub(depth_ns)) + rate.time_to_earn(ps);
+/// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the times at which
+/// it begins to earn that and at which it will have earned it.
+fn book(empty: &AtomicU64, rate: Rate, depth_ns: u64, now: Instant, ps: u64) -> (u64, u64) {
+    let begin = |seen: u64| seen.max(now.0.saturating_sub(depth_ns));
+    let then = |seen: u64| begin(seen).saturating_add(rate.time_to_earn(ps));
     let before = empty.fetch_update(Relaxed, Relaxed, |seen| Some(then(seen)));
-    then(before.unwrap_or_else(|seen| seen))
+    let before = before.unwrap_or_else(|seen| seen);
+    (begin(before), then(before))
 }
 
 /// Takes up to `want_ps` from one bucket: a bucket that was empty at `empty` has earned
@@ -429,9 +459,25 @@ mod tests {
         let reserved = budget.reserve(now, 1_000_000_000);
         assert!(reserved.from.since(now) > Nanos::from_secs(100));
         budget.set_limit(now, Limit::sustained(Rate::of_share(0.5)));
-        assert_eq!(budget.redeem(now, reserved), Ok(0));
+        let earned = budget.redeem(now, reserved).expect("it need not wait");
+        assert!(
+            earned <= 10_000,
+            "{earned} ps: what came in 10 ms at the old rate"
+        );
         let soon = now + Nanos::from_millis(1);
         assert!(budget.lease(soon, 1_000_000) > 0);
+    }
+
+    #[test]
+    fn what_was_earned_of_a_reservation_survives_a_change_of_the_limit() {
+        let budget = limited(0.5);
+        while drain(&budget, 10 * MS) > 0 {}
+        let reserved = budget.reserve(Instant(10 * MS), 1_000_000_000);
+        let length = reserved.from.since(Instant(10 * MS)).0;
+        let half = Instant(10 * MS + length / 2);
+        budget.set_limit(half, Limit::sustained(Rate::of_share(0.4)));
+        let earned = budget.redeem(half, reserved).expect("it need not wait");
+        assert!((490_000_000..=510_000_000).contains(&earned), "{earned} ps");
     }
 
     #[test]

@@ -192,7 +192,10 @@ impl Lane<'_> {
             }
             None => {}
         }
-        let quantum = budget.quantum();
+        // The limit may just have been lifted.
+        let Some(quantum) = budget.quantum() else {
+            return Gate::Open;
+        };
         if state.lease_ps <= 0 {
             let owed = state.lease_ps.unsigned_abs();
             state.lease_ps += budget.lease(now, owed + quantum) as i64;

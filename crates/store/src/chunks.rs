@@ -18,7 +18,9 @@ use nyx_index::Place;
 use nyx_media::MediaError;
 use nyx_media::dram::Region;
 use nyx_media::prim;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: u32 = 16 << 10;
@@ -153,20 +155,20 @@ impl Chunks {
 
     #[inline]
     pub(crate) fn state(&self, place: Place) -> State {
-        State(self.word(place, STATE_WORD).load(Relaxed))
+        State(self.word(place, STATE_WORD).load(Acquire))
     }
 
     /// Changes a state; the one before.
     #[inline]
     pub(crate) fn update_state(&self, place: Place, change: impl Fn(State) -> State) -> State {
         let word = self.word(place, STATE_WORD);
-        let mut before = word.load(Relaxed);
+        let mut before = word.load(Acquire);
         loop {
             let after = change(State(before)).0;
             if after == before {
                 return State(before);
             }
-            match word.compare_exchange_weak(before, after, Relaxed, Relaxed) {
+            match word.compare_exchange_weak(before, after, AcqRel, Acquire) {
                 Ok(_) => return State(before),
                 Err(now) => before = now,
             }
@@ -174,12 +176,14 @@ impl Chunks {
     }
 
     /// Marks an item that was taken out of the index, for walks to pass over. A load and a store:
-    /// whoever changes the state of a dead item at the same time loses its change or undoes the
-    /// mark, and neither matters.
+    /// whoever changes the state of a dead item at the same time loses its change, and nobody looks
+    /// at that any more; a token to recache that is lost so counts only where the item is still the
+    /// current one. Released, and acquired by [`Chunks::state`]: who sees the mark sees that the
+    /// item is out of the index, so that its segment is freed only when nobody can find it.
     #[inline]
     pub(crate) fn mark_dead(&self, place: Place) {
         let state = self.state(place).with_dead();
-        self.set_word(place, STATE_WORD, state.0);
+        self.word(place, STATE_WORD).store(state.0, Release);
     }
 
     pub(crate) fn set_word(&self, place: Place, word: usize, value: u32) {

@@ -235,7 +235,9 @@ impl Segments {
         self.at(segment).open(seq, queue, class);
     }
 
-    /// Counts an item that died by the hand of `worker`. Only that worker.
+    /// Counts an item that died by the hand of `worker`, after it was taken out of the index. Only
+    /// that worker, within its era: the entry is cleared only when such an era is over. Released,
+    /// so that who sees the count sees the item gone.
     #[inline]
     pub(crate) fn kill(&self, worker: WorkerId, segment: u32, bytes: u32) {
         let entry = &self.dead[worker.index()][segment as usize];
