@@ -14,18 +14,23 @@
 //!
 //! *Thread safety*: all methods take `&self` and may be called from any thread.
 //!
+//! Budgets may stand *above* others: what a tenant leases it leases from its own budget and from
+//! each above it, so that the tenants of a group together stay below the group's limit, exactly and
+//! without anybody dividing it among them.
+//!
 //! A worker that finds the buckets empty *reserves* what it needs next, and whoever asks after it
 //! comes after it: two workers of one tenant take turns, whichever of them asks more often.
 //!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
 //! forward by what is taken and back by what is given back, so that tokens are neither lost nor
-//! made. It lies in the future only by what is reserved; a change of the limit cancels that.
+//! made. It lies in the future only by what is reserved; a change of the limit cancels that, also
+//! a change of a limit above. Budgets above each other form no circle.
 
 use nyx_base::{CachePadded, DevicePs, Instant, Nanos};
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A rate of device time: device picoseconds for each second of time. 42 % of a device is 0.42e12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +78,12 @@ pub struct Reserved {
     changes: u64,
 }
 
+/// How often limits were changed, this one and those above, and when last.
+struct Changes {
+    count: u64,
+    last: Instant,
+}
+
 /// What a tenant may use of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -101,6 +112,18 @@ impl Limit {
         }
     }
 
+    /// The same, but what was not used in the last `burst` may be used at once: a bucket as deep as
+    /// `burst` at the limit's rate, emptied no faster than the whole device works.
+    pub fn with_burst(rate: Rate, burst: Nanos) -> Limit {
+        let plain = Limit::sustained(rate);
+        Limit {
+            memory: Nanos(plain.memory.0.max(burst.0)),
+            peak: Rate(rate.0.saturating_add(WHOLE.0)),
+            burst: DevicePs(plain.burst.0.max(rate.earned(burst))),
+            ..plain
+        }
+    }
+
     /// No limit.
     pub const NONE: Limit = Limit {
         sustained: Rate::UNLIMITED,
@@ -110,6 +133,7 @@ impl Limit {
     };
 }
 
+const WHOLE: Rate = Rate(1_000_000_000_000);
 const CATCH_UP: Rate = Rate(3_000_000_000);
 const BURST: DevicePs = DevicePs(400_000_000);
 
@@ -132,6 +156,10 @@ struct Terms {
     /// How often the limit was changed, and when last.
     changes: AtomicU64,
     changed_at_ns: AtomicU64,
+    /// Whether there is something to lease from: a limit, or a budget above.
+    is_limited: AtomicBool,
+    has_above: AtomicBool,
+    above: RwLock<Option<Arc<Budget>>>,
     /// Held while a limit is changed and while something is reserved, both of which are rare, so
     /// that nothing is booked at one limit's rate and cancelled under another's number.
     order: Mutex<()>,
@@ -171,6 +199,9 @@ impl Budget {
                 pause_ends_ns: AtomicU64::new(u64::MAX),
                 changes: AtomicU64::new(0),
                 changed_at_ns: AtomicU64::new(0),
+                is_limited: AtomicBool::new(false),
+                has_above: AtomicBool::new(false),
+                above: RwLock::new(None),
                 order: Mutex::new(()),
             }),
             buckets: CachePadded(Buckets::default()),
@@ -198,9 +229,39 @@ impl Budget {
             .store(limit.peak.0.max(limit.sustained.0), Relaxed);
         terms.burst_ps.store(limit.burst.0, Relaxed);
         terms.sustained.store(limit.sustained.0, Relaxed);
+        self.note_change(now, 1);
+    }
+
+    /// Puts this budget below another, or below none: from now on leases count there too.
+    pub fn set_above(&self, now: Instant, above: Option<Arc<Budget>>) {
+        let terms = &self.terms;
+        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = terms.above.write().unwrap_or_else(PoisonError::into_inner);
+        terms.has_above.store(above.is_some(), Relaxed);
+        *place = above;
+        drop(place);
+        // More than the changes of any limit: counts under different budgets are never the same.
+        self.note_change(now, 1 << 32);
+    }
+
+    /// With `order` held.
+    fn note_change(&self, now: Instant, by: u64) {
+        let terms = &self.terms;
+        let own = terms.sustained.load(Relaxed) != u64::MAX;
+        terms
+            .is_limited
+            .store(own || terms.has_above.load(Relaxed), Relaxed);
         terms.changed_at_ns.store(now.0, Relaxed);
         // Who sees the new number sees the time and the terms above.
-        terms.changes.fetch_add(1, Release);
+        terms.changes.fetch_add(by, Release);
+    }
+
+    fn above(&self) -> Option<Arc<Budget>> {
+        if !self.terms.has_above.load(Relaxed) {
+            return None;
+        }
+        let above = self.terms.above.read();
+        above.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the paper's actuator: a delay of `units` x 10 ns before each access, or
@@ -239,10 +300,10 @@ impl Budget {
         self.terms.delay_units.load(Acquire)
     }
 
-    /// Whether leases are needed at all.
+    /// Whether leases are needed at all: there is a limit, or a budget above.
     #[inline]
     pub fn is_limited(&self) -> bool {
-        self.terms.sustained.load(Relaxed) != u64::MAX
+        self.terms.is_limited.load(Relaxed)
     }
 
     /// The limit over the long run.
@@ -250,16 +311,37 @@ impl Budget {
         Rate(self.terms.sustained.load(Relaxed))
     }
 
+    /// The tightest limit, this one or one above.
+    fn tightest(&self) -> Rate {
+        let own = self.sustained();
+        self.above().map_or(own, |above| own.min(above.tightest()))
+    }
+
     /// The device time that a worker leases at once: 20 us of the limit, enough that the buckets
     /// are touched once for many accesses and little enough that no window notices.
     /// None where there is no limit.
     pub(crate) fn quantum(&self) -> Option<u64> {
-        let rate = self.sustained();
+        let rate = self.tightest();
         (rate != Rate::UNLIMITED).then(|| rate.earned(Nanos::from_micros(20)).max(1))
     }
 
     /// Takes up to `want_ps` of device time, at least nothing.
     pub fn lease(&self, now: Instant, want_ps: u64) -> u64 {
+        let own = self.lease_own(now, want_ps);
+        let Some(above) = self.above() else {
+            return own;
+        };
+        let granted = above.lease(now, own);
+        if granted < own {
+            let peak = Rate(self.terms.peak.load(Relaxed));
+            let buckets = &self.buckets;
+            give_back(&buckets.sustained_empty_ns, self.sustained(), own, granted);
+            give_back(&buckets.peak_empty_ns, peak, own, granted);
+        }
+        granted
+    }
+
+    fn lease_own(&self, now: Instant, want_ps: u64) -> u64 {
         let terms = &self.terms;
         let sustained = self.sustained();
         if sustained == Rate::UNLIMITED {
@@ -272,11 +354,7 @@ impl Budget {
         let first = take(bucket, sustained, memory_ns, now, want_ps);
         let second = take(&self.buckets.peak_empty_ns, peak, burst_ns, now, first);
         if second < first {
-            let back_ns = sustained.time_to_earn(first) - sustained.time_to_earn(second);
-            // It cannot fail: the closure always gives a value.
-            let _ = bucket.fetch_update(Relaxed, Relaxed, |empty| {
-                Some(empty.saturating_sub(back_ns))
-            });
+            give_back(bucket, sustained, first, second);
         }
         second
     }
@@ -284,6 +362,19 @@ impl Budget {
     /// Makes the next `ps` of device time that nobody has reserved yet the caller's. It counts as
     /// taken, whether it is redeemed or not.
     pub fn reserve(&self, now: Instant, ps: u64) -> Reserved {
+        let own = self.reserve_own(now, ps);
+        let Some(above) = self.above() else {
+            return own;
+        };
+        let above = above.reserve(now, ps);
+        let later = if above.from > own.from { above } else { own };
+        Reserved {
+            changes: own.changes.wrapping_add(above.changes),
+            ..later
+        }
+    }
+
+    fn reserve_own(&self, now: Instant, ps: u64) -> Reserved {
         let terms = &self.terms;
         let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
         let peak = Rate(terms.peak.load(Relaxed));
@@ -304,24 +395,50 @@ impl Budget {
     /// What was reserved, when its time has come; where the limit was changed since, what had been
     /// earned of it by then. The moment to come again where it is too early.
     pub fn redeem(&self, now: Instant, reserved: Reserved) -> Result<u64, Instant> {
-        let changes = self.terms.changes.load(Acquire);
-        if changes == reserved.changes {
+        let changes = self.changes();
+        if changes.count == reserved.changes {
             return if now < reserved.from {
                 Err(reserved.from)
             } else {
                 Ok(reserved.ps)
             };
         }
-        if changes != reserved.changes + 1 {
+        if changes.count != reserved.changes.wrapping_add(1) {
             // Nobody knows any more when the first change was.
             return Ok(0);
         }
-        let changed_at = Instant(self.terms.changed_at_ns.load(Relaxed));
-        let earned_ns = changed_at.since(reserved.begin).0;
+        let earned_ns = changes.last.since(reserved.begin).0;
         let whole_ns = reserved.from.since(reserved.begin).0.max(1);
         let part = u128::from(earned_ns.min(whole_ns)) * u128::from(reserved.ps);
         Ok((part / u128::from(whole_ns)) as u64)
     }
+
+    fn changes(&self) -> Changes {
+        let own = Changes {
+            count: self.terms.changes.load(Acquire),
+            last: Instant(self.terms.changed_at_ns.load(Relaxed)),
+        };
+        match self.above().map(|above| above.changes()) {
+            None => own,
+            Some(above) => Changes {
+                count: own.count.wrapping_add(above.count),
+                last: own.last.max(above.last),
+            },
+        }
+    }
+}
+
+/// Gives back what was taken from a bucket beyond what was `granted`. A bucket without a limit
+/// holds what anybody asks for.
+fn give_back(empty: &AtomicU64, rate: Rate, taken: u64, granted: u64) {
+    if rate == Rate::UNLIMITED {
+        return;
+    }
+    let back_ns = rate.time_to_earn(taken) - rate.time_to_earn(granted);
+    // It cannot fail: the closure always gives a value.
+    let _ = empty.fetch_update(Relaxed, Relaxed, |empty| {
+        Some(empty.saturating_sub(back_ns))
+    });
 }
 
 /// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the times at which
@@ -480,6 +597,82 @@ mod tests {
         budget.set_limit(half, Limit::sustained(Rate::of_share(0.4)));
         let earned = budget.redeem(half, reserved).expect("it need not wait");
         assert!((490_000_000..=510_000_000).contains(&earned), "{earned} ps");
+    }
+
+    fn below(above: &Arc<Budget>, share: Option<f64>) -> Budget {
+        let budget = share.map_or_else(Budget::unlimited, limited);
+        budget.set_above(Instant(0), Some(above.clone()));
+        budget
+    }
+
+    #[test]
+    fn a_group_stays_below_its_limit_and_each_tenant_below_its_own() {
+        let group = Arc::new(limited(0.3));
+        let tenants = [below(&group, Some(0.1)), below(&group, None)];
+        let mut used = [0; 2];
+        for tick in 1..=40_000 {
+            // Who asks first differs from time to time.
+            let first = tick as usize % 2;
+            for at in [first, 1 - first] {
+                used[at] += drain(&tenants[at], tick * MS / 4);
+            }
+        }
+        let shares = used.map(|used| used as f64 / 1e13);
+        assert!((shares[0] + shares[1] - 0.3).abs() < 1e-4, "{shares:?}");
+        assert!(shares[0] <= 0.1001, "{shares:?}");
+        // Alone the limited one has its own limit, not half of the group's.
+        let alone: u64 = (40_001..=80_000)
+            .map(|t| drain(&tenants[0], t * MS / 4))
+            .sum();
+        assert!((alone as f64 / 1e13 - 0.1).abs() < 1e-4, "{alone}");
+    }
+
+    #[test]
+    fn what_the_group_does_not_grant_is_not_lost() {
+        let group = Arc::new(limited(1e-6));
+        let tenant = below(&group, Some(0.5));
+        assert!(drain(&tenant, 100 * MS) < 1_000_000);
+        group.set_limit(Instant(100 * MS), Limit::NONE);
+        let there = drain(&tenant, 101 * MS);
+        assert!(there >= 400_000_000, "{there}");
+    }
+
+    #[test]
+    fn who_waits_for_its_group_waits_for_the_groups_limit() {
+        let group = Arc::new(limited(0.5));
+        let tenants = [below(&group, None), below(&group, None)];
+        while drain(&tenants[0], 10 * MS) > 0 {}
+        let now = Instant(10 * MS);
+        let first = tenants[0].reserve(now, 1_000_000_000);
+        let second = tenants[1].reserve(now, 1_000_000_000);
+        let waits = |reserved: Reserved| reserved.from.since(now).0 as f64 / 1e6;
+        assert!((waits(first) - 2.0).abs() < 0.1, "{first:?}");
+        assert!((waits(second) - 4.0).abs() < 0.1, "{second:?}");
+        assert_eq!(tenants[1].redeem(now, second), Err(second.from));
+        // Out of the group nobody waits for it.
+        tenants[1].set_above(now, None);
+        assert!(tenants[1].redeem(now, second).is_ok());
+        assert!(!tenants[1].is_limited());
+        group.set_limit(Instant(11 * MS), Limit::NONE);
+        assert!(tenants[0].redeem(Instant(11 * MS), first).is_ok());
+        assert_eq!(tenants[0].quantum(), None);
+    }
+
+    #[test]
+    fn a_burst_uses_what_was_saved_up_and_no_more() {
+        let budget = Budget::unlimited();
+        let limit = Limit::with_burst(Rate::of_share(0.1), Nanos::from_secs(1));
+        budget.set_limit(Instant(0), limit);
+        // After ten idle seconds: a tenth of a second of the device, as fast as it goes.
+        let burst: u64 = (0..200)
+            .map(|ms| drain(&budget, 10_000 * MS + ms * MS))
+            .sum();
+        let share = burst as f64 / 1e12;
+        assert!((0.1..0.13).contains(&share), "{share}");
+        let then: u64 = (200..2_200)
+            .map(|ms| drain(&budget, 10_000 * MS + ms * MS))
+            .sum();
+        assert!((then as f64 / 2e12 - 0.1).abs() < 0.001, "{then}");
     }
 
     #[test]

@@ -24,6 +24,9 @@ const SPIN_MIN: Nanos = Nanos(200);
 /// Who has to wait waits for this many leases, so that it does not wake for each of them.
 const HOLD_QUANTA: u64 = 5;
 
+/// What a worker leases where nothing is limited, so that it looks again soon: 20 us of the device.
+const FREE_LEASE_PS: i64 = 20_000_000;
+
 /// One device as every tenant on it shares it.
 pub struct Device {
     /// Its name in configuration and figures.
@@ -192,8 +195,9 @@ impl Lane<'_> {
             }
             None => {}
         }
-        // The limit may just have been lifted.
+        // The limit may just have been lifted, or there is none above either.
         let Some(quantum) = budget.quantum() else {
+            state.lease_ps = FREE_LEASE_PS;
             return Gate::Open;
         };
         if state.lease_ps <= 0 {
