@@ -94,6 +94,14 @@ impl Latencies {
         self.sum_ns = 0;
     }
 
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Latencies) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *count = count.wrapping_add(*more);
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
     /// What was counted since `earlier`.
     pub fn since(&self, earlier: &Latencies) -> Latencies {
         let mut counts = self.counts.clone();

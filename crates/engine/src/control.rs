@@ -7,10 +7,10 @@
 use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
-use nyx_gate::{DELAY_INFINITE, Limit, Rate};
-use nyx_policy::{Decision, Delay, Policy, Seen, Want};
+use nyx_gate::{Budget, DELAY_INFINITE, Limit, Rate};
+use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Want};
 use std::collections::VecDeque;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 /// A pause ends after this long if no tick prolongs it. Ticks are at most 100 ms apart.
 const PAUSE_MOST: Nanos = Nanos::from_millis(500);
@@ -23,6 +23,11 @@ pub(crate) struct Controller {
     seen: Vec<Seen>,
     want: Vec<Want>,
     in_force: Vec<Option<Want>>,
+    groups: Groups,
+    /// The budgets of the groups.
+    budgets: Vec<Arc<Budget>>,
+    /// Whether the groups are those of an earlier policy.
+    is_new: bool,
     decisions: VecDeque<Decision>,
     /// How many there ever were.
     decided: u64,
@@ -35,9 +40,37 @@ impl Controller {
             seen: vec![Seen::default(); tenants],
             want: vec![Want::default(); tenants],
             in_force: vec![None; tenants],
+            groups: Groups::default(),
+            budgets: Vec::new(),
+            is_new: true,
             decisions: VecDeque::with_capacity(DECISIONS_KEPT),
             decided: 0,
         }
+    }
+
+    /// Takes the groups of a new policy over. Limits of tenants stay in force until it has stepped.
+    fn install(&mut self, now: Instant, tenants: &[Tenant]) {
+        self.is_new = false;
+        self.groups = self.policy.groups();
+        let groups = &self.groups.groups;
+        self.budgets = groups.iter().map(|_| Arc::default()).collect();
+        let budget = |group: Option<usize>| group.map(|group| self.budgets[group].clone());
+        for (at, group) in groups.iter().enumerate() {
+            assert!(group.parent < Some(at), "a group stands after its parent");
+            self.budgets[at].set_above(now, budget(group.parent));
+        }
+        for (at, tenant) in tenants.iter().enumerate() {
+            let group = self.groups.of_tenant.get(at).copied().flatten();
+            tenant.budget().set_above(now, budget(group));
+        }
+        let subjects = tenants.len() + groups.len();
+        self.want.clear();
+        self.want.resize(subjects, Want::default());
+        self.in_force.truncate(tenants.len());
+        self.in_force.resize(subjects, None);
+        // Nobody knows any more which groups the others were about.
+        let about_tenants = |decision: &Decision| decision.tenant < tenants.len();
+        self.decisions.retain(about_tenants);
     }
 
     fn look(&mut self, tenants: &[Tenant]) {
@@ -75,19 +108,24 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let controller = &mut *guard;
+        if controller.is_new {
+            controller.install(now, &self.tenants);
+        }
         controller.look(&self.tenants);
         controller
             .policy
             .step(now, &controller.seen, &mut controller.want);
         controller.remember();
+        let tenants = self.tenants.iter().map(Tenant::budget);
+        let groups = controller.budgets.iter().map(|budget| &**budget);
         let wants = controller.want.iter().zip(&mut controller.in_force);
-        for ((&want, in_force), tenant) in wants.zip(&self.tenants) {
+        for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
             if want.delay == Delay::Infinite {
-                tenant.budget().pause_until(now + PAUSE_MOST);
+                budget.pause_until(now + PAUSE_MOST);
             }
             // Buckets are not touched when nothing changes, so that a tick cannot refill them.
             if *in_force != Some(want) {
-                apply(&want, tenant.budget(), now);
+                apply(&want, budget, now);
                 *in_force = Some(want);
             }
         }
@@ -96,10 +134,30 @@ impl Engine {
 
     /// Puts another policy in charge, from its first tick on, without dropping a connection.
     pub fn set_policy(&self, policy: Box<dyn Policy>) {
-        self.controller
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .policy = policy;
+        let guard = self.controller.lock();
+        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
+        (controller.policy, controller.is_new) = (policy, true);
+    }
+
+    /// The groups of the policy in charge; wants and decisions count them after the tenants.
+    pub fn groups(&self) -> Groups {
+        let guard = self.controller.lock();
+        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        controller.groups.clone()
+    }
+
+    /// What a decision is about: a tenant's name, or a group's. None where it is about a group of
+    /// an earlier policy.
+    pub fn name_of(&self, subject: usize) -> Option<String> {
+        match self.tenants.get(subject) {
+            Some(tenant) => Some(tenant.name().into()),
+            None => {
+                let groups = self.groups().groups;
+                groups
+                    .get(subject - self.tenants.len())
+                    .map(|group| group.name.clone())
+            }
+        }
     }
 
     /// The name of the policy in charge.
@@ -131,7 +189,7 @@ impl Engine {
         tenant.latency_counter(worker).add(took, n);
     }
 
-    /// What the policy wants of each tenant, in their order.
+    /// What the policy wants of each tenant, in their order, and then of each group.
     pub fn wants(&self) -> Vec<Want> {
         self.controller
             .lock()
@@ -143,6 +201,9 @@ impl Engine {
 
 fn apply(want: &Want, budget: &nyx_gate::Budget, now: Instant) {
     let limit = match want.rate {
+        Some(DevicePs(ps_per_s)) if want.burst > Nanos::ZERO => {
+            Limit::with_burst(Rate(ps_per_s), want.burst)
+        }
         Some(DevicePs(ps_per_s)) => Limit::sustained(Rate(ps_per_s)),
         None => Limit::NONE,
     };

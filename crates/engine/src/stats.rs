@@ -222,14 +222,17 @@ impl Engine {
     }
 
     /// The last decisions over the tenants within reach, oldest first. Reasons name other tenants:
-    /// they are told only where all are within reach.
+    /// they are told only where all are within reach, as are decisions over groups.
     fn stats_policy(&self, within: &[&Tenant], out: &mut Out) {
         reply::stat(out, "policy", self.policy_name());
         let all = within.len() == self.tenants.len();
         for decision in self.decisions_since(0).1 {
-            let tenant = &self.tenants[decision.tenant];
-            if within.iter().any(|one| one.id == tenant.id) {
-                let name = format!("{}:{:.3}s", tenant.name(), decision.at.0 as f64 / 1e9);
+            let is_within = |one: &&Tenant| one.id.index() == decision.tenant;
+            let Some(name) = self.name_of(decision.tenant) else {
+                continue;
+            };
+            if all || within.iter().any(is_within) {
+                let name = format!("{name}:{:.3}s", decision.at.0 as f64 / 1e9);
                 let why = if all { decision.why.as_str() } else { "" };
                 reply::stat(out, &name, format!("{} {why}", decision.act).trim_end());
             }

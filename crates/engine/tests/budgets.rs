@@ -6,6 +6,8 @@ mod rig;
 use nyx_base::{DevicePs, Instant, Nanos, TenantId};
 use nyx_engine::{Binding, HoldAction, Outcome, Session, TenantConfig};
 use nyx_policy::baselines::Unlimited;
+use nyx_policy::mechanism::throttle::Bounds;
+use nyx_policy::plan::{Kind, Member, Plan, Terms, Who};
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_policy::{Delay, Policy, Seen, Want};
 use nyx_proto::Out;
@@ -288,6 +290,60 @@ fn a_controller_that_dies_within_a_pause_stops_nobody_for_ever() {
     assert!(is_held(&mut rig, &mut session, "get k0\r\n"));
     rig.clock.advance(Nanos::from_millis(200));
     assert!(!is_held(&mut rig, &mut session, "get k0\r\n"));
+}
+
+#[test]
+fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
+    let member = |name: &str, who: Who| Member {
+        name: name.into(),
+        who,
+        terms: Terms::default(),
+    };
+    let inside = Plan {
+        kind: Kind::None,
+        members: (0..2).map(|at| member("t", Who::Tenant(at))).collect(),
+    };
+    let mut group = member("both", Who::Group(inside));
+    group.terms.bounds = Bounds::below(Some(0.01));
+    let plan = Plan {
+        kind: Kind::Limit,
+        members: vec![group],
+    };
+    let mut rig = Rig::new(vec![roomy("one"), roomy("two")]);
+    for tenant in 0..2 {
+        let mut session = rig.to(tenant);
+        rig.say(&mut session, "set k0 0 0 2\r\nab\r\n");
+    }
+    rig.engine.set_policy(Plan::build(&[plan], 2));
+    rig.engine.control(rig.now().mono);
+    assert_eq!(rig.engine.name_of(2).as_deref(), Some("both"));
+    let length = Nanos::from_secs(2);
+    let end = rig.now().mono + length;
+    let before = both_used(&rig);
+    let mut sessions = [0, 1].map(|tenant| rig.to(tenant));
+    while rig.now().mono < end {
+        for session in &mut sessions {
+            let mut out = Out::new();
+            rig.try_once(session, b"get k0\r\n", &mut out);
+        }
+        rig.clock.advance(Nanos::from_micros(2));
+    }
+    assert_share(both_used(&rig).saturating_sub(before), length, LIMIT);
+    rig.engine.set_policy(Box::new(Unlimited));
+    rig.engine.control(rig.now().mono);
+    assert!(rig.engine.groups().groups.is_empty());
+    for _ in 0..1000 {
+        assert!(!is_held(&mut rig, &mut sessions[0], "get k0\r\n"));
+    }
+}
+
+fn both_used(rig: &Rig) -> DevicePs {
+    let used = rig
+        .engine
+        .tenants()
+        .iter()
+        .map(|tenant| tenant.usage().used);
+    used.fold(DevicePs::ZERO, |sum, one| sum + one)
 }
 
 /// Holds everybody.

@@ -6,6 +6,7 @@
 //!
 //! * [`mechanism`]: what policies are made of: windows, interference, stand-alone runs.
 //! * [`sharing`]: the policies of NyxCache section 3.4.
+//! * [`plan`]: who shares what with whom, as data; [`tree`]: policies over groups.
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
 use nyx_base::{DevicePs, Instant, Latencies, Nanos};
@@ -13,7 +14,9 @@ use std::fmt;
 
 pub mod baselines;
 pub mod mechanism;
+pub mod plan;
 pub mod sharing;
+pub mod tree;
 
 /// What a policy sees of one tenant on one device. Counts are totals since the tenant's start, and
 /// wrap.
@@ -31,6 +34,24 @@ pub struct Seen {
     pub latencies: Latencies,
 }
 
+impl Seen {
+    fn clear(&mut self) {
+        (self.used, self.bytes, self.ops, self.holds) = (DevicePs::ZERO, 0, 0, 0);
+        self.latencies.clear();
+    }
+
+    /// Adds what another did; its latencies where they are `measured`.
+    fn add(&mut self, other: &Seen, measured: bool) {
+        self.used = DevicePs(self.used.0.wrapping_add(other.used.0));
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.ops = self.ops.wrapping_add(other.ops);
+        self.holds = self.holds.wrapping_add(other.holds);
+        if measured {
+            self.latencies.add(&other.latencies);
+        }
+    }
+}
+
 /// What a policy wants of one tenant on one device. It stays in force until the next step changes
 /// it, so a controller that stops leaves the last safe limits standing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +59,9 @@ pub struct Want {
     /// Device time per second that the tenant may use, enforced by exact leases; `None` is no
     /// limit.
     pub rate: Option<DevicePs>,
+    /// For how long time that was not used under `rate` is remembered, to be used at once; zero is
+    /// the gate's default, which catches up slowly.
+    pub burst: Nanos,
     /// What a byte costs of `rate`, where bytes and not device time count (the `bytes` baseline).
     pub byte_price: Option<DevicePs>,
     /// The paper's actuator.
@@ -61,7 +85,7 @@ pub enum Delay {
 pub struct Decision {
     /// When.
     pub at: Instant,
-    /// To whom.
+    /// To whom; groups follow the tenants, in the order of [`Policy::groups`].
     pub tenant: usize,
     /// What.
     pub act: Act,
@@ -119,8 +143,26 @@ impl fmt::Display for Act {
     }
 }
 
+/// Groups of tenants that have a limit in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Which group each tenant is in; empty where there are no groups.
+    pub of_tenant: Vec<Option<usize>>,
+    /// The groups.
+    pub groups: Vec<Group>,
+}
+
+/// One group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// The group that it is in, which stands before it.
+    pub parent: Option<usize>,
+}
+
 /// A sharing policy. `seen` and `want` have an entry for each tenant, in the same order as the
-/// tenants with which the policy was made.
+/// tenants with which the policy was made; `want` has one for each of its groups after them.
 pub trait Policy: Send {
     /// Its name in configuration and figures.
     fn name(&self) -> &'static str;
@@ -132,6 +174,16 @@ pub trait Policy: Send {
     fn measures(&self, tenant: usize) -> bool {
         let _ = tenant;
         false
+    }
+
+    /// The groups that it limits beside the tenants: asked once, before the first step.
+    fn groups(&self) -> Groups {
+        Groups::default()
+    }
+
+    /// What there is to divide, as a share of the device; all of it until this is called.
+    fn set_capacity(&mut self, share: f64) {
+        let _ = share;
     }
 
     /// One step.

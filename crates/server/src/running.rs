@@ -264,7 +264,7 @@ fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
         let (decided, decisions) = engine.decisions_since(told);
         told = decided;
         for decision in decisions {
-            let tenant = engine.tenants()[decision.tenant].name();
+            let tenant = engine.name_of(decision.tenant).unwrap_or_default();
             tracing::info!(tenant, act = %decision.act, why = decision.why, "the policy decided");
         }
         std::thread::sleep(Duration::from_nanos(period.0).min(NAP_MAX));

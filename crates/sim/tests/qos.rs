@@ -10,6 +10,7 @@ mod rig;
 
 use nyx_base::Nanos;
 use nyx_policy::baselines::Unlimited;
+use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::{Act, Policy};
 use nyx_sim::modelled::Modelled;
@@ -62,7 +63,7 @@ fn nyx(mode: qos::Mode) -> Box<dyn Policy> {
     let member = |(at, name): (usize, &str)| Member {
         name: name.into(),
         class: class(at),
-        most: None,
+        bounds: Bounds::NONE,
     };
     let params = qos::Params {
         mode,

@@ -8,6 +8,7 @@ use nyx_gate::Device;
 use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::{ByteRate, Unlimited};
+use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_server::Door;
@@ -93,7 +94,7 @@ fn member((tenant, limit): (&config::Tenant, Option<DevicePs>)) -> Member {
             Some(named) => Class::Critical(target(named)),
             None => Class::BestEffort,
         },
-        most: limit.map(DevicePs::as_secs_f64),
+        bounds: Bounds::below(limit.map(DevicePs::as_secs_f64)),
     }
 }
 

@@ -13,65 +13,120 @@ pub const SHARE_MIN: f64 = 1e-3;
 /// A limit so far above what is used that it binds nobody.
 const LOOSE: f64 = 1.5;
 
-/// The limit of one tenant.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Throttle {
-    share: Option<f64>,
+/// Between which shares of the device a tenant's limit may move, whatever a policy finds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// It is never limited to less; at least [`SHARE_MIN`].
+    pub min: f64,
+    /// It never has more; none is no bound.
+    pub max: Option<f64>,
 }
 
-impl Throttle {
-    /// No limit.
-    pub const NONE: Throttle = Throttle { share: None };
+impl Bounds {
+    /// Any limit will do.
+    pub const NONE: Bounds = Bounds {
+        min: SHARE_MIN,
+        max: None,
+    };
 
-    /// A limit at a share of the device.
-    pub fn at(share: f64) -> Throttle {
-        Throttle {
-            share: Some(share.max(SHARE_MIN)),
+    /// Nothing above `max`.
+    pub fn below(max: Option<f64>) -> Bounds {
+        Bounds {
+            max,
+            ..Bounds::NONE
         }
     }
 
-    /// The share of the device that the tenant may use; none is no limit.
+    /// What a limit becomes within them. Where they contradict each other the upper one holds.
+    pub fn clamp(self, share: f64) -> f64 {
+        let share = share.max(self.min.max(SHARE_MIN));
+        self.max.map_or(share, |max| share.min(max.max(SHARE_MIN)))
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds::NONE
+    }
+}
+
+/// The limit of one tenant, within its bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Throttle {
+    share: Option<f64>,
+    bounds: Bounds,
+}
+
+impl Throttle {
+    /// No limit and no bounds.
+    pub const NONE: Throttle = Throttle {
+        share: None,
+        bounds: Bounds::NONE,
+    };
+
+    /// No limit yet, within bounds.
+    pub fn within(bounds: Bounds) -> Throttle {
+        Throttle {
+            share: None,
+            bounds,
+        }
+    }
+
+    /// A limit at a share of the device, without bounds.
+    pub fn at(share: f64) -> Throttle {
+        Throttle::NONE.moved(share)
+    }
+
+    /// The limit that a policy has set, as a share of the device; none where it has set none.
     pub fn share(self) -> Option<f64> {
         self.share
     }
 
-    /// Whether there is a limit.
+    /// Whether a policy has set a limit.
     pub fn is_set(self) -> bool {
         self.share.is_some()
+    }
+
+    /// The limit elsewhere, within the same bounds.
+    #[must_use]
+    pub fn moved(self, share: f64) -> Throttle {
+        Throttle {
+            share: Some(self.bounds.clamp(share)),
+            ..self
+        }
+    }
+
+    /// Without the limit; the bounds stay.
+    #[must_use]
+    pub fn lifted(self) -> Throttle {
+        Throttle {
+            share: None,
+            ..self
+        }
     }
 
     /// A limit that is `step` of the device below what the tenant may use and does use.
     #[must_use]
     pub fn tightened(self, used: f64, step: f64) -> Throttle {
         let now = self.share.map_or(used, |share| share.min(used));
-        Throttle::at(now - step)
+        self.moved(now - step)
     }
 
     /// A limit that is `step` of the device looser; none once it is far above what is used.
     #[must_use]
     pub fn relaxed(self, used: f64, step: f64) -> Throttle {
         match self.share {
-            None => Throttle::NONE,
-            Some(share) if share + step > 1.0 || share > LOOSE * used + step => Throttle::NONE,
-            Some(share) => Throttle::at(share + step),
-        }
-    }
-
-    /// The tighter of this and a limit that holds in any case.
-    #[must_use]
-    pub fn within(self, most: Option<f64>) -> Throttle {
-        match (self.share, most) {
-            (Some(share), Some(most)) => Throttle::at(share.min(most)),
-            (share, most) => Throttle {
-                share: share.or(most),
-            },
+            None => self,
+            Some(share) if share + step > 1.0 || share > LOOSE * used + step => self.lifted(),
+            Some(share) => self.moved(share + step),
         }
     }
 
     /// What the gate is to do.
     pub fn want(self) -> Want {
+        let share = self.share.or(self.bounds.max);
         Want {
-            rate: self.share.map(|share| DevicePs((share * 1e12) as u64)),
+            rate: share.map(|share| DevicePs((share * 1e12) as u64)),
             ..Want::default()
         }
     }
@@ -103,11 +158,20 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_in_any_case() {
-        assert_eq!(Throttle::NONE.within(None), Throttle::NONE);
-        assert_eq!(Throttle::NONE.within(Some(0.3)), Throttle::at(0.3));
-        assert_eq!(Throttle::at(0.5).within(Some(0.3)), Throttle::at(0.3));
-        assert_eq!(Throttle::at(0.2).within(Some(0.3)), Throttle::at(0.2));
+    fn a_limit_moves_within_its_bounds_only() {
+        let bounds = Bounds {
+            min: 0.2,
+            max: Some(0.5),
+        };
+        let free = Throttle::within(bounds);
+        assert_eq!((free.share(), free.is_set()), (None, false));
+        assert_eq!(free.want(), Throttle::at(0.5).want(), "the upper bound");
+        assert_eq!(free.tightened(0.4, 0.1).share(), Some(0.4 - 0.1));
+        assert_eq!(free.tightened(0.4, 0.9).share(), Some(0.2));
+        assert_eq!(free.moved(0.5).relaxed(0.5, 0.1).share(), Some(0.5));
+        assert_eq!(free.moved(0.3).relaxed(0.01, 0.1), free);
+        assert_eq!(free.moved(0.3).lifted(), free);
+        assert_eq!(Bounds::below(Some(0.1)).clamp(0.5), 0.1);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! throttles.
 
 use crate::mechanism::interference::{Candidate, Experiment, Trials, Verdict};
-use crate::mechanism::throttle::Throttle;
+use crate::mechanism::throttle::{Bounds, Throttle};
 use crate::mechanism::window::{Mark, Window};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
@@ -49,8 +49,8 @@ pub struct Member {
     pub name: String,
     /// What it is promised.
     pub class: Class,
-    /// The share of the device that it may use in any case.
-    pub most: Option<f64>,
+    /// Between which shares of the device its limit moves.
+    pub bounds: Bounds,
 }
 
 /// How steps are taken.
@@ -175,8 +175,8 @@ impl Qos {
     /// Of tenants in the order of the engine's.
     pub fn new(members: Vec<Member>, params: Params) -> Qos {
         let tenants = members.into_iter().map(|member| Tenant {
+            throttle: Throttle::within(member.bounds),
             member,
-            throttle: Throttle::NONE,
             barred: 0,
             patience: 1,
             quiet: 0,
@@ -544,7 +544,7 @@ impl Policy for Qos {
             }
         }
         for (want, tenant) in want.iter_mut().zip(&self.tenants) {
-            *want = tenant.throttle.within(tenant.member.most).want();
+            *want = tenant.throttle.want();
         }
         if let Some((experiment, _)) = &self.experiment {
             experiment.apply(want);
@@ -629,7 +629,7 @@ mod tests {
             class: target.map_or(Class::BestEffort, |ns| {
                 Class::Critical(Target::Mean(Nanos(ns)))
             }),
-            most: None,
+            bounds: Bounds::NONE,
         };
         let params = Params {
             mode,

@@ -124,6 +124,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Share {
     settings: Settings,
+    /// What there is to divide, as a share of the device: all else is in parts of it.
+    capacity: f64,
     entitled: Vec<f64>,
     tenants: Vec<Tenant>,
     phase: Phase,
@@ -194,6 +196,7 @@ impl Share {
         Share {
             tenants: entitled.iter().map(tenant).collect(),
             settings,
+            capacity: 1.0,
             entitled,
             phase: Phase::New,
             slowdowns: None,
@@ -259,7 +262,7 @@ impl Share {
         let slowdown = self.slowdown(i, now, seen);
         let tenant = &mut self.tenants[i];
         let window = tenant.epoch.window(now, seen);
-        let used = window.share;
+        let used = window.share / self.capacity;
         let quiet = window.ops_per_s == 0.0;
         let came_back = std::mem::replace(&mut tenant.quiet, quiet) && !quiet;
         let used_up = tenant.held_ticks > 0 && used >= USED_UP * limit;
@@ -366,13 +369,10 @@ impl Share {
             if self.decisions.len() == DECISIONS_KEPT {
                 self.decisions.pop_front();
             }
-            let act = if limit < told {
-                Act::Throttle {
-                    from: told,
-                    to: limit,
-                }
-            } else {
-                Act::Relax { to: Some(limit) }
+            let (from, to) = (told * self.capacity, limit * self.capacity);
+            let act = match limit < told {
+                true => Act::Throttle { from, to },
+                false => Act::Relax { to: Some(to) },
             };
             let why = self.why(i, found);
             self.decisions.push_back(Decision {
@@ -434,6 +434,10 @@ impl Policy for Share {
         self.settings.donation == Donation::Aware && self.slowdowns.is_none()
     }
 
+    fn set_capacity(&mut self, share: f64) {
+        self.capacity = share.max(SHARE_MIN);
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         match self.phase {
             Phase::New => {
@@ -463,7 +467,7 @@ impl Policy for Share {
         for (i, want) in want.iter_mut().enumerate() {
             *want = match self.phase {
                 Phase::Drain(donor) | Phase::Listen(donor) if i != donor => pause(),
-                _ => Throttle::at(self.limit(i)).want(),
+                _ => Throttle::at(self.limit(i) * self.capacity).want(),
             };
         }
     }

@@ -17,7 +17,7 @@
 //! [`DECISIONS_MOST`] decisions wait to be taken.
 
 use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
-use crate::mechanism::throttle::{self, Throttle};
+use crate::mechanism::throttle::{Bounds, Throttle};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
 
@@ -43,6 +43,8 @@ pub struct Terms {
     pub slowdown_most: Option<f64>,
     /// How its clients behave.
     pub clients: Clients,
+    /// Between which shares of the device its limit moves.
+    pub bounds: Bounds,
 }
 
 impl Default for Terms {
@@ -51,6 +53,7 @@ impl Default for Terms {
             weight: 1.0,
             slowdown_most: None,
             clients: Clients::Closed,
+            bounds: Bounds::NONE,
         }
     }
 }
@@ -180,10 +183,11 @@ impl Slowdown {
             assert!(sound, "terms of fair slowdown: {terms:?}");
         }
         let clients: Vec<Clients> = terms.iter().map(|terms| terms.clients).collect();
+        let each = terms.iter();
         Slowdown {
             params,
             alone: Alone::new(params.alone, &clients),
-            throttles: vec![Throttle::NONE; terms.len()],
+            throttles: each.map(|terms| Throttle::within(terms.bounds)).collect(),
             measured: vec![false; terms.len()],
             gains: vec![Gain::new(params.gain_most); terms.len()],
             terms,
@@ -335,8 +339,8 @@ impl Slowdown {
         let why =
             format!("tenant {tenant} is slowed {pressure:.2} times as much as its limit allows");
         let at_least = |party: &Party| {
-            let share = self.throttles[party.tenant].share();
-            share.is_some_and(|share| share <= throttle::SHARE_MIN)
+            let throttle = self.throttles[party.tenant];
+            throttle.is_set() && throttle.tightened(party.used, 1.0) == throttle
         };
         if parties.iter().all(at_least) {
             if !std::mem::replace(&mut self.gave_up, true) {
@@ -381,7 +385,8 @@ impl Slowdown {
             Mode::Proportional if !all_limited => Vec::new(),
             Mode::Proportional if parties.iter().any(is_loose) => {
                 let loose = parties.iter().filter(|party| is_loose(party));
-                loose.map(|&party| (party, Throttle::NONE)).collect()
+                let lifted = |party: &Party| self.throttles[party.tenant].lifted();
+                loose.map(|party| (*party, lifted(party))).collect()
             }
             _ => parties.iter().map(|party| (*party, moved(party))).collect(),
         };
