@@ -5,7 +5,11 @@
 use crate::Failure;
 use crate::config::layers::Origin;
 use crate::config::overrides::Overrides;
-use crate::config::{Action, Config, Device, Entry, Limit, Loaded, Medium, PolicyKind, Source};
+use crate::config::value::Value;
+use crate::config::{
+    Action, Config, Device, Entry, Group, Limit, Loaded, Medium, PolicyKind, Source, Terms,
+};
+use crate::serving::plans;
 use nyx_gate::CostTable;
 use nyx_media::Op;
 use nyx_media::profile::Profile;
@@ -38,6 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         overrides: args.overrides,
     }
     .load()?;
+    plans::check_shares(&loaded.config).map_err(|error| Failure::usage(error.to_string()))?;
     super::print(&match args.print {
         true => settings(&loaded),
         false => summary(&loaded),
@@ -120,6 +125,7 @@ fn summary(loaded: &Loaded) -> String {
         let (name, size) = (&device.name, device.size);
         let _ = writeln!(text, "\ndevice {name}: {medium}, {size}{model}");
         let rate = standard_ops_per_s(&mut text, device);
+        groups(&mut text, config, i, None, 0);
         tenants(&mut text, config, i, rate);
     }
     doors(&mut text, config);
@@ -157,18 +163,7 @@ fn policy(config: &Config) -> String {
     let policy = &config.policy;
     match policy.kind {
         PolicyKind::None => "none: everything is metered, nothing is held".to_string(),
-        kind => {
-            let kind = match kind {
-                PolicyKind::Qos => "qos",
-                PolicyKind::Bytes => "bytes",
-                _ => "limit",
-            };
-            let mode = format!("{:?}", policy.mode).to_lowercase();
-            format!(
-                "{kind}, {mode}, epoch {} x {} ms",
-                policy.epoch_ticks, policy.tick_ms
-            )
-        }
+        kind => format!("{}, mode {}", kind.name(), policy.mode.name()),
     }
 }
 
@@ -182,7 +177,7 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
     if here.is_empty() {
         return;
     }
-    let parts: Vec<Part> = here.iter().map(|t| Part::of(t.limit, rate)).collect();
+    let parts: Vec<Part> = here.iter().map(|t| Part::of(t.terms.limit, rate)).collect();
     let _ = writeln!(
         text,
         "  {:<16} {:>10} {:<9} {:<7} {:<26} {:<26} beyond",
@@ -204,8 +199,9 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
                 "reject"
             },
         );
-        if let Some(target) = tenant.target {
-            let _ = writeln!(text, "    promised: {target}");
+        let told = told(&tenant.terms, tenant.group, config);
+        if !told.is_empty() {
+            let _ = writeln!(text, "    {}", told.join(", "));
         }
     }
     let sum: f64 = parts.iter().filter_map(|p| p.share()).sum();
@@ -215,6 +211,52 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
             "  oversubscribed: the limits add up to {:.0} %",
             sum * 100.0
         );
+    }
+}
+
+/// The terms of a tenant or a group that are not everybody's, in words.
+fn told(terms: &Terms, group: Option<usize>, config: &Config) -> Vec<String> {
+    let mut told: Vec<String> = Vec::new();
+    if let Some(group) = group {
+        told.push(format!("in group {}", config.groups[group].name));
+    }
+    if terms.weight != 1.0 {
+        told.push(format!("weight {}", terms.weight));
+    }
+    told.extend(
+        terms
+            .min
+            .map(|min| format!("never limited to less than {min}")),
+    );
+    told.extend(terms.target.map(|target| format!("promised: {target}")));
+    let slowdown = |most| format!("slowed by {most} at most");
+    told.extend(terms.slowdown_limit.map(slowdown));
+    if terms.burst_ns > 0 {
+        let burst = Value::TimeNs(terms.burst_ns);
+        told.push(format!("bursts of what it saved up in {burst}"));
+    }
+    told
+}
+
+/// The groups of a device, each indented below the one that it is in.
+fn groups(text: &mut String, config: &Config, device: usize, of: Option<usize>, depth: usize) {
+    let inside = |group: &&Group| group.group == of && group.device == device;
+    for group in config.groups.iter().filter(inside) {
+        let at = config
+            .groups
+            .iter()
+            .position(|other| other.name == group.name);
+        let mut words = vec![format!("divided by {}", group.kind.name())];
+        words.extend(
+            group
+                .terms
+                .limit
+                .map(|limit| format!("at most {limit} together")),
+        );
+        words.extend(told(&group.terms, None, config));
+        let indent = "  ".repeat(depth);
+        let _ = writeln!(text, "  {indent}group {}: {}", group.name, words.join(", "));
+        groups(text, config, device, at, depth + 1);
     }
 }
 

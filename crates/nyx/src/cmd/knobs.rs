@@ -43,13 +43,15 @@ pub fn markdown() -> String {
             };
             let _ = writeln!(
                 text,
-                "| `{}` | {} | {} | {} | {paper} | `--{}`, `{}` | {} |",
+                "| `{}` | {} | {} | {} | {paper} | {} | {} |",
                 knob.name,
                 or_dash(knob.kind.unit()),
                 knob.kind,
                 fallback(knob, "`"),
-                knob.flag(),
-                knob.env(),
+                match section.has_flags() {
+                    true => format!("`--{}`, `{}`", knob.flag(), knob.env()),
+                    false => "-".into(),
+                },
                 knob.doc
             );
         }

@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(warnings, [] as [&str; 0]);
         assert_eq!(config.devices[0].medium, Medium::Anon);
         assert_eq!(config.tenants[0].size, Bytes::mib(128));
-        assert_eq!(config.tenants[0].limit, None::<Limit>);
+        assert_eq!(config.tenants[0].terms.limit, None::<Limit>);
         assert_eq!(
             (config.server.workers, config.server.max_connections),
             (2, 99)

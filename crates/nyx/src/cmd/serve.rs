@@ -1,9 +1,9 @@
 //! `nyx serve`: serves until a signal or a failure ends it.
 //!
-//! Signals are memcached's: SIGINT and SIGTERM stop, SIGHUP reads the logins again.
+//! Signals are memcached's: SIGINT and SIGTERM stop, SIGHUP reads the configuration again.
 
 use crate::config::{Loaded, Source};
-use crate::serving::{Options, Serving};
+use crate::serving::{Options, Reloaded, Serving};
 use crate::{Exit, Failure};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use std::time::Duration;
   NYX_WORKERS=4 nyx serve                any knob from the environment (see `nyx knobs`)
 
 Try it:  printf 'set a 0 0 5\\r\\nhello\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
-SIGINT or SIGTERM stops, SIGHUP reads the users' files again.")]
+SIGINT or SIGTERM stops. SIGHUP reads the configuration again: policy, groups, the terms of tenants
+and users' files change at once, without dropping a connection; for all else it says what waits.")]
 pub struct Args {
     /// What to serve.
     #[command(flatten)]
@@ -51,7 +52,7 @@ pub fn start(
     }
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::new(Exit::Os, format!("cannot watch for signals: {error}")))?;
-    let serving = Serving::start(&loaded.config, options)?;
+    let mut serving = Serving::start(&loaded.config, options)?;
     for address in serving.listening() {
         tracing::info!(address, "listening");
     }
@@ -60,7 +61,7 @@ pub fn start(
             break "a shutdown command or a failure";
         }
         match signals.pending().next() {
-            Some(SIGHUP) => reload_logins(&serving, reload),
+            Some(SIGHUP) => take_over(&mut serving, reload),
             Some(SIGINT) => break "SIGINT",
             Some(_) => break "SIGTERM",
             None => std::thread::sleep(LOOK),
@@ -70,12 +71,23 @@ pub fn start(
     serving.stop()
 }
 
-fn reload_logins(serving: &Serving, reload: &dyn Fn() -> Result<Loaded, Failure>) {
-    match reload() {
-        Ok(loaded) => {
-            serving.replace_logins(&loaded.config);
-            tracing::info!("logins read again");
+fn take_over(serving: &mut Serving, reload: &dyn Fn() -> Result<Loaded, Failure>) {
+    let loaded = match reload() {
+        Ok(loaded) => loaded,
+        Err(failure) => return tracing::error!("everything stays as it is: {failure}"),
+    };
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    match serving.reload(&loaded.config) {
+        Err(failure) => tracing::error!("everything stays as it is: {failure}"),
+        Ok(reloaded) if !reloaded.waits.is_empty() => {
+            let waits = reloaded.waits.join("; ");
+            tracing::error!("everything stays as it is: a restart is needed for {waits}");
         }
-        Err(failure) => tracing::error!("logins stay as they are: {failure}"),
+        Ok(Reloaded { policy, .. }) => {
+            let policy = if policy { "changed" } else { "the same" };
+            tracing::info!(policy, "configuration read again");
+        }
     }
 }

@@ -35,8 +35,10 @@ pub fn assemble(settings: &Settings) -> Assembled {
     let server = server(&settings.server);
     let policy = policy(&settings.policy);
     let devices = assembler.devices(&settings.devices, &server.data_dir);
-    let tenants = assembler.tenants(&settings.tenants, &settings.devices, &devices);
-    assembler.odd_limits(&tenants, &devices, &policy);
+    let mut tenants = assembler.tenants(&settings.tenants, &settings.devices, &devices);
+    let groups = assembler.groups(&settings.groups, &settings.tenants, &mut tenants);
+    assembler.odd_terms(&tenants, &groups, &policy);
+    assembler.odd_limits(&tenants, &devices);
     let doors = doors::open(&settings.server, &settings.tenants, &tenants);
     assembler.problems.extend(doors.problems);
     assembler.warnings.extend(doors.warnings);
@@ -44,6 +46,7 @@ pub fn assemble(settings: &Settings) -> Assembled {
         server,
         devices,
         tenants,
+        groups,
         policy,
         doors: doors.doors,
     };
@@ -54,7 +57,7 @@ pub fn assemble(settings: &Settings) -> Assembled {
     }
 }
 
-struct Assembler {
+pub(super) struct Assembler {
     problems: Vec<Problem>,
     warnings: Vec<String>,
 }
@@ -76,31 +79,57 @@ fn server(table: &Table) -> Server {
 }
 
 fn policy(table: &Table) -> Policy {
+    let percent = |name: &str| table.count(name) as f64 / 100.0;
     Policy {
-        kind: match table.text("kind") {
-            Some("none") => PolicyKind::None,
-            Some("bytes") => PolicyKind::Bytes,
-            Some("qos") => PolicyKind::Qos,
-            _ => PolicyKind::Limit,
-        },
+        kind: table.parsed("kind"),
         mode: match table.text("mode") {
             Some("paper") => Mode::Paper,
-            _ => Mode::Leased,
+            _ => Mode::Nyx,
         },
-        epoch_ticks: table.count("epoch_ticks") as u32,
         tick_ms: table.count("tick_ms") as u32,
+        epoch_ticks: table.optional_count("epoch_ticks").map(|n| n as u32),
+        window_ms: table.count("window_ms") as u32,
+        // Nothing at all would be no experiment.
+        experiment_step: table.limit("experiment_step").unwrap_or(Limit::Share(0.04)),
+        slack: percent("slack_percent"),
+        candidates: table.count("candidates") as usize,
+        unfairness: table.number("unfairness").unwrap_or(1.05),
+        donate_step: percent("donate_step_percent"),
+        pause_ns: table.time_ns("pause"),
+        refresh_ns: table.time_ns("refresh"),
+        oversubscribe: table.switch("oversubscribe"),
+    }
+}
+
+pub(super) fn terms(table: &Table) -> Terms {
+    Terms {
+        weight: table.number("weight").unwrap_or(1.0),
+        min: table.limit("min"),
+        limit: table.limit("limit"),
+        burst_ns: table.time_ns("burst"),
+        slowdown_limit: table.number("slowdown_limit"),
+        target: table.target("target"),
+        is_open: table.text("clients") != Some("closed"),
     }
 }
 
 impl Assembler {
-    fn wrong(&mut self, table: &Table, key: &str, message: String) {
+    pub(super) fn problem_count(&self) -> usize {
+        self.problems.len()
+    }
+
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    pub(super) fn wrong(&mut self, table: &Table, key: &str, message: String) {
         let path = format!("{}.{key}", table.section.name());
         self.problems
             .push(Problem::of(table.origin_of(key), path, message));
     }
 
     /// Reports each name that was there before.
-    fn unique_names(&mut self, tables: &[Table]) {
+    pub(super) fn unique_names(&mut self, tables: &[Table]) {
         for (i, table) in tables.iter().enumerate() {
             let name = table.text("name");
             if tables[..i].iter().any(|before| before.text("name") == name) {
@@ -281,8 +310,8 @@ impl Assembler {
             layout: table.parsed("layout"),
             segment_bytes: segment.0 as u32,
             item_len_max: item_len_max.0 as u32,
-            limit: table.limit("limit"),
-            target: table.target("target"),
+            group: None,
+            terms: terms(table),
             action: match table.text("action") {
                 Some("reject") => Action::Reject,
                 _ => Action::Delay,
@@ -305,40 +334,17 @@ impl Assembler {
         }
     }
 
-    /// Limits that do nothing or promise more than there is. Neither is an error: the sum of limits
-    /// may exceed a device on purpose, because a limit is a ceiling and not a reservation.
-    fn odd_limits(&mut self, tenants: &[Tenant], devices: &[Device], policy: &Policy) {
-        let promised = tenants.iter().filter(|t| t.target.is_some());
-        match policy.kind {
-            PolicyKind::Qos if promised.count() == 0 => self
-                .warnings
-                .push("policy.kind is qos, but no tenant has a target".into()),
-            PolicyKind::Qos => {}
-            _ => {
-                for tenant in tenants.iter().filter(|t| t.target.is_some()) {
-                    let name = &tenant.name;
-                    self.warnings.push(format!(
-                        "tenant {name:?} has a target, but policy.kind is not qos"
-                    ));
-                }
-            }
-        }
-        if policy.kind == PolicyKind::None {
-            for tenant in tenants.iter().filter(|t| t.limit.is_some()) {
-                let name = &tenant.name;
-                let warning = format!("tenant {name:?} has a limit, but policy.kind is none");
-                self.warnings.push(warning);
-            }
-        }
+    /// Limits that promise more than there is are no error: the sum of limits may exceed a device on
+    /// purpose, because a limit is a ceiling and not a reservation.
+    fn odd_limits(&mut self, tenants: &[Tenant], devices: &[Device]) {
         for (home, device) in devices.iter().enumerate() {
-            let shares =
-                tenants
-                    .iter()
-                    .filter(|t| t.device == home)
-                    .filter_map(|t| match t.limit {
-                        Some(Limit::Share(part)) => Some(part),
-                        _ => None,
-                    });
+            let shares = tenants
+                .iter()
+                .filter(|t| t.device == home && t.group.is_none())
+                .filter_map(|t| match t.terms.limit {
+                    Some(Limit::Share(part)) => Some(part),
+                    _ => None,
+                });
             let sum: f64 = shares.sum();
             if sum > 1.0 + 1e-9 {
                 let (name, percent) = (&device.name, sum * 100.0);
@@ -418,6 +424,27 @@ impl Table {
         }
     }
 
+    fn optional_count(&self, name: &str) -> Option<u64> {
+        match self.value(name) {
+            Some(Value::Count(n)) => Some(*n),
+            _ => None,
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        match self.value(name) {
+            Some(Value::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    fn time_ns(&self, name: &str) -> u64 {
+        match self.value(name) {
+            Some(Value::TimeNs(ns)) => *ns,
+            other => unreachable!("{name} is a time with a default, not {other:?}"),
+        }
+    }
+
     fn switch(&self, name: &str) -> bool {
         self.value(name) == Some(&Value::Switch(true))
     }
@@ -430,7 +457,7 @@ impl Table {
     }
 
     /// A choice as the type of the room that it is for; a test holds the words against that room.
-    fn parsed<T: std::str::FromStr + Default>(&self, name: &str) -> T {
+    pub(super) fn parsed<T: std::str::FromStr + Default>(&self, name: &str) -> T {
         self.text(name)
             .and_then(|word| word.parse().ok())
             .unwrap_or_default()

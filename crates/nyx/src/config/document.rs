@@ -74,6 +74,7 @@ impl Reader<'_> {
             let read = self.table(section, item.span(), table);
             match section {
                 Section::Device => self.settings.devices.push(read),
+                Section::Group => self.settings.groups.push(read),
                 _ => self.settings.tenants.push(read),
             }
         }
@@ -145,6 +146,9 @@ fn text_of(knob: &Knob, value: &Spanned<DeValue<'_>>) -> Result<String, String> 
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Integer(n) if knob.kind.takes_integer() && n.radix() == 10 => {
             Ok(n.as_str().replace('_', ""))
+        }
+        DeValue::Float(number) if knob.kind.takes_fraction() => {
+            Ok(number.as_str().replace('_', ""))
         }
         DeValue::Boolean(on) if knob.kind.is_switch() => Ok(on.to_string()),
         other => Err(format!(

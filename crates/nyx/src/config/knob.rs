@@ -32,6 +32,8 @@ pub enum Section {
     Policy,
     /// `[[device]]`, any number of them
     Device,
+    /// `[[group]]`, any number of them
+    Group,
     /// `[[tenant]]`, any number of them
     Tenant,
 }
@@ -47,10 +49,11 @@ pub enum Fallback {
 
 impl Section {
     /// All sections in the order in which people read about them.
-    pub const ALL: [Section; 4] = [
+    pub const ALL: [Section; 5] = [
         Section::Server,
         Section::Policy,
         Section::Device,
+        Section::Group,
         Section::Tenant,
     ];
 
@@ -60,13 +63,20 @@ impl Section {
             Section::Server => "server",
             Section::Policy => "policy",
             Section::Device => "device",
+            Section::Group => "group",
             Section::Tenant => "tenant",
         }
     }
 
     /// Whether a file may have several of it.
     pub fn is_list(self) -> bool {
-        matches!(self, Section::Device | Section::Tenant)
+        matches!(self, Section::Device | Section::Group | Section::Tenant)
+    }
+
+    /// Whether its knobs have flags and variables too: which of several groups is meant only a file
+    /// can say.
+    pub fn has_flags(self) -> bool {
+        self != Section::Group
     }
 
     /// Its knobs in table order.
@@ -119,6 +129,20 @@ impl fmt::Display for Knob {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
+
+/// The policies there are.
+const KINDS: &[&str] = &[
+    "none",
+    "limit",
+    "qos",
+    "slowdown",
+    "share",
+    "partition",
+    "bytes",
+    "ops",
+    "caladan",
+    "memguard",
+];
 
 /// Every knob there is.
 pub static KNOBS: &[Knob] = &[
@@ -207,33 +231,25 @@ pub static KNOBS: &[Knob] = &[
     Knob {
         section: Section::Policy,
         name: "kind",
-        kind: Kind::Choice(&["none", "limit", "qos", "bytes"]),
+        kind: Kind::Choice(KINDS),
         fallback: Fallback::Is("limit"),
-        paper: "3.4, 4.2",
-        doc: "none meters and never holds; limit keeps tenants with a limit below it in device \
-              time; qos does so too, and throttles whoever makes a tenant with a target miss it; \
-              bytes takes the same limits as byte rates, blind to their cost (the baseline).",
+        paper: "3.4, 4",
+        doc: "Who may use how much of a device. none meters and never holds; limit keeps \
+              tenants below their limits; qos does so too and throttles whoever makes a tenant \
+              with a target miss it; slowdown makes all equally slower than alone, or in the \
+              proportion of their weights; share gives each its weight of the device's time \
+              and lends what is idle. For comparison: partition lends nothing, bytes and ops \
+              take limits as byte and operation rates, caladan and memguard throttle by \
+              bandwidth.",
     },
     Knob {
         section: Section::Policy,
         name: "mode",
-        kind: Kind::Choice(&["leased", "paper"]),
-        fallback: Fallback::Is("leased"),
+        kind: Kind::Choice(&["nyx", "paper"]),
+        fallback: Fallback::Is("nyx"),
         paper: "3.4",
-        doc: "leased enforces limits exactly at each access; paper reads usage each tick and holds \
-              who is over until the epoch ends (Algorithm 1).",
-    },
-    Knob {
-        section: Section::Policy,
-        name: "epoch_ticks",
-        kind: Kind::Count {
-            unit: "ticks",
-            min: 1,
-            max: 10_000,
-        },
-        fallback: Fallback::Is("100"),
-        paper: "3.6",
-        doc: "Ticks per epoch (EpochLen).",
+        doc: "nyx takes limits from exact leases, and steps as large as they must be; paper \
+              follows the algorithms as printed, with their ticks, epochs and fixed steps.",
     },
     Knob {
         section: Section::Policy,
@@ -245,7 +261,124 @@ pub static KNOBS: &[Knob] = &[
         },
         fallback: Fallback::Is("10"),
         paper: "3.6",
-        doc: "Time between two looks of the controller (TickLen).",
+        doc: "Time between two looks of limit in mode paper, and of share (TickLen).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "epoch_ticks",
+        kind: Kind::Count {
+            unit: "ticks",
+            min: 1,
+            max: 10_000,
+        },
+        fallback: Fallback::Unset("100; 10 for share"),
+        paper: "3.6",
+        doc: "Ticks per epoch of limit in mode paper, and of share (EpochLen).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "window_ms",
+        kind: Kind::Count {
+            unit: "ms",
+            min: 10,
+            max: 60_000,
+        },
+        fallback: Fallback::Is("500"),
+        paper: "3.6",
+        doc: "The longest that qos looks before it judges; in mode nyx it judges as soon as it \
+              has seen enough requests.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "experiment_step",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("4%"),
+        paper: "3.6",
+        doc: "How much a candidate pays in an experiment of qos, as a part of what the device \
+              reads (ExperimentStep; 500 MB/s in the paper).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "slack_percent",
+        kind: Kind::Count {
+            unit: "percent",
+            min: 1,
+            max: 90,
+        },
+        fallback: Fallback::Is("20"),
+        paper: "3.4",
+        doc: "With so much slack to every target qos takes throttles back, and may throttle a \
+              tenant that has a target of its own.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "candidates",
+        kind: Kind::Count {
+            unit: "tenants",
+            min: 1,
+            max: 16,
+        },
+        fallback: Fallback::Is("3"),
+        paper: "3.3",
+        doc: "How many of those that press the device most an experiment of qos tries.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "unfairness",
+        kind: Kind::Number {
+            min: 1.005,
+            max: 10.0,
+        },
+        fallback: Fallback::Is("1.05"),
+        paper: "3.4",
+        doc: "The largest slowdown over the smallest that slowdown tolerates \
+              (UnfairnessThreshold).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "donate_step_percent",
+        kind: Kind::Count {
+            unit: "percent",
+            min: 1,
+            max: 100,
+        },
+        fallback: Fallback::Is("10"),
+        paper: "3.4",
+        doc: "How much of what it has an idle tenant lends at a time under share in mode paper \
+              (DonateStep); in mode nyx steps follow from the distance.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "pause",
+        kind: Kind::Time {
+            min_ns: 100_000,
+            max_ns: 100_000_000,
+        },
+        fallback: Fallback::Is("1ms"),
+        paper: "4.1",
+        doc: "How long all others pause so that a tenant can be seen alone, under slowdown and \
+              share.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "refresh",
+        kind: Kind::Time {
+            min_ns: 10_000_000,
+            max_ns: 3_600_000_000_000,
+        },
+        fallback: Fallback::Is("1s"),
+        paper: "3.3, 4.1",
+        doc: "How old that may be in mode paper; in mode nyx it is measured when the workload \
+              changes.",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "oversubscribe",
+        kind: Kind::Switch,
+        fallback: Fallback::Is("false"),
+        paper: "3.4",
+        doc: "Starts even where tenants are guaranteed more than there is; guarantees then \
+              hold as long as not everybody asks for theirs.",
     },
     Knob {
         section: Section::Device,
@@ -300,6 +433,104 @@ pub static KNOBS: &[Knob] = &[
         fallback: Fallback::Unset("DATA_DIR/NAME.profile.toml"),
         paper: "3.3",
         doc: "The MaxIOPS profile; made on first start, and by nyx profile.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "name",
+        kind: Kind::Name,
+        fallback: Fallback::Unset("it must have one"),
+        paper: "6",
+        doc: "Names the group; unique among groups and tenants.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "group",
+        kind: Kind::Name,
+        fallback: Fallback::Unset("none: on its device"),
+        paper: "6",
+        doc: "The group that it is in.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "policy",
+        kind: Kind::Choice(KINDS),
+        fallback: Fallback::Is("limit"),
+        paper: "6",
+        doc: "How what the group may use is divided among its tenants and groups, as \
+              policy.kind divides the device among those in no group.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "weight",
+        kind: Kind::Number {
+            min: 0.001,
+            max: 1000.0,
+        },
+        fallback: Fallback::Is("1"),
+        paper: "3.4",
+        doc: "Its weight against its siblings': of the device's time under share and \
+              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "min",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What no policy takes from it, as limit; refused where the sum on a device or in \
+              a group is more than there is.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "limit",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What it may use of its device under any policy but none: \"250000 std-ops/s\" (1 \
+              KiB random reads of this device), \"42%\" of the device's time, or none.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "burst",
+        kind: Kind::Time {
+            min_ns: 0,
+            max_ns: 60_000_000_000,
+        },
+        fallback: Fallback::Is("0s"),
+        paper: "",
+        doc: "For how long it may save up what it did not use of its limit, to use it at once; \
+              with 0s it never exceeds the limit by more than 1 % of the device in 100 ms.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "slowdown_limit",
+        kind: Kind::Number {
+            min: 1.0,
+            max: 1000.0,
+        },
+        fallback: Fallback::Unset("none"),
+        paper: "3.4",
+        doc: "Under the policy slowdown: how many times slower than alone it may get at most; \
+              it is then left out of the equalisation and the others are throttled for it.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "target",
+        kind: Kind::Target,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "Under the policy qos, what its requests are promised, from when the server has \
+              read them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" \
+              (device accesses a second), or none for best effort.",
+    },
+    Knob {
+        section: Section::Group,
+        name: "clients",
+        kind: Kind::Choice(&["open", "closed"]),
+        fallback: Fallback::Is("open"),
+        paper: "3.3",
+        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
+              clients that wait for each answer.",
     },
     Knob {
         section: Section::Tenant,
@@ -396,12 +627,65 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Tenant,
+        name: "group",
+        kind: Kind::Name,
+        fallback: Fallback::Unset("none: on its device"),
+        paper: "6",
+        doc: "The group that it is in.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "weight",
+        kind: Kind::Number {
+            min: 0.001,
+            max: 1000.0,
+        },
+        fallback: Fallback::Is("1"),
+        paper: "3.4",
+        doc: "Its weight against its siblings': of the device's time under share and \
+              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "min",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What no policy takes from it, as limit; refused where the sum on a device or in \
+              a group is more than there is.",
+    },
+    Knob {
+        section: Section::Tenant,
         name: "limit",
         kind: Kind::Limit,
         fallback: Fallback::Is("none"),
         paper: "3.4",
-        doc: "What it may use of its device: \"250000 std-ops/s\" (1 KiB random reads of this \
-              device), \"42%\" of the device's time, or none.",
+        doc: "What it may use of its device under any policy but none: \"250000 std-ops/s\" (1 \
+              KiB random reads of this device), \"42%\" of the device's time, or none.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "burst",
+        kind: Kind::Time {
+            min_ns: 0,
+            max_ns: 60_000_000_000,
+        },
+        fallback: Fallback::Is("0s"),
+        paper: "",
+        doc: "For how long it may save up what it did not use of its limit, to use it at once; \
+              with 0s it never exceeds the limit by more than 1 % of the device in 100 ms.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "slowdown_limit",
+        kind: Kind::Number {
+            min: 1.0,
+            max: 1000.0,
+        },
+        fallback: Fallback::Unset("none"),
+        paper: "3.4",
+        doc: "Under the policy slowdown: how many times slower than alone it may get at most; \
+              it is then left out of the equalisation and the others are throttled for it.",
     },
     Knob {
         section: Section::Tenant,
@@ -409,9 +693,18 @@ pub static KNOBS: &[Knob] = &[
         kind: Kind::Target,
         fallback: Fallback::Is("none"),
         paper: "3.4",
-        doc: "Under the policy qos, what its requests are promised, from when the server has read \
-              them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" (device \
-              accesses a second), or none for best effort.",
+        doc: "Under the policy qos, what its requests are promised, from when the server has \
+              read them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" \
+              (device accesses a second), or none for best effort.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "clients",
+        kind: Kind::Choice(&["open", "closed"]),
+        fallback: Fallback::Is("open"),
+        paper: "3.3",
+        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
+              clients that wait for each answer.",
     },
     Knob {
         section: Section::Tenant,
@@ -455,10 +748,17 @@ mod tests {
         for knob in KNOBS {
             if let Kind::Count { unit, .. } = knob.kind {
                 let last = knob.name.rsplit('_').next().unwrap_or_default();
-                let says_unit = last == unit || ["workers", "backlog"].contains(&last);
+                let says_unit =
+                    last == unit || ["workers", "backlog", "candidates"].contains(&last);
                 assert!(says_unit, "{knob} is in {unit}");
             }
         }
+    }
+
+    #[test]
+    fn every_policy_has_its_word() {
+        let named = crate::config::PolicyKind::NAMED.map(|named| named.0);
+        assert_eq!(named, KINDS);
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub struct Settings {
     pub policy: Table,
     /// `[[device]]`, one unnamed table where the file has none.
     pub devices: Vec<Table>,
+    /// `[[group]]`
+    pub groups: Vec<Table>,
     /// `[[tenant]]`, one unnamed table where the file has none.
     pub tenants: Vec<Table>,
 }
@@ -182,6 +184,7 @@ impl Settings {
             server: Table::new(Section::Server, Origin::Default),
             policy: Table::new(Section::Policy, Origin::Default),
             devices: Vec::new(),
+            groups: Vec::new(),
             tenants: Vec::new(),
         }
     }
@@ -240,6 +243,7 @@ impl Settings {
         [&self.server, &self.policy]
             .into_iter()
             .chain(&self.devices)
+            .chain(&self.groups)
             .chain(&self.tenants)
     }
 
@@ -248,6 +252,7 @@ impl Settings {
         single
             .into_iter()
             .chain(&mut self.devices)
+            .chain(&mut self.groups)
             .chain(&mut self.tenants)
     }
 
@@ -256,6 +261,7 @@ impl Settings {
             Section::Server => return Ok(&mut self.server),
             Section::Policy => return Ok(&mut self.policy),
             Section::Device => &mut self.devices,
+            Section::Group => &mut self.groups,
             Section::Tenant => &mut self.tenants,
         };
         match tables.as_mut_slice() {

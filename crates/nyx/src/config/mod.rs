@@ -9,12 +9,13 @@
 //! * [`document`]: a TOML file as settings, with the line and column of each.
 //! * [`overrides`]: the knob table as flags and environment variables.
 //! * [`layers`]: default < file < environment < flag.
-//! * [`assemble`], [`doors`]: settings to [`Config`], with the checks that cross sections.
+//! * [`assemble`], [`doors`], `groups`: settings to [`Config`], with the checks that cross sections.
 //! * [`load`]: all of that in order.
 
 pub mod assemble;
 pub mod document;
 pub mod doors;
+mod groups;
 pub mod knob;
 pub mod layers;
 pub mod load;
@@ -40,6 +41,8 @@ pub struct Config {
     pub devices: Vec<Device>,
     /// The tenants, at least one.
     pub tenants: Vec<Tenant>,
+    /// The groups of tenants; each stands after the group that it is in.
+    pub groups: Vec<Group>,
     /// The sharing policy.
     pub policy: Policy,
     /// Where connections come in and how each finds its tenant, in the order of the file.
@@ -109,10 +112,10 @@ pub struct Tenant {
     pub segment_bytes: u32,
     /// The longest value in bytes that is accepted; at most `segment_bytes`.
     pub item_len_max: u32,
-    /// What the tenant may use of its device; `None`: no limit.
-    pub limit: Option<Limit>,
-    /// What it is promised under the policy `qos`; `None`: best effort.
-    pub target: Option<Target>,
+    /// The group that it is in, by index into [`Config::groups`].
+    pub group: Option<usize>,
+    /// On which terms it shares its device.
+    pub terms: Terms,
     /// What happens to a request beyond the limit.
     pub action: Action,
     /// Keys on an open door that start with these bytes are this tenant's.
@@ -121,6 +124,40 @@ pub struct Tenant {
     pub users_file: Option<PathBuf>,
     /// Who may log in as this tenant; empty: nobody has to.
     pub users: Vec<User>,
+}
+
+/// Tenants that a policy treats as one, and another inside divides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Unique among groups and tenants.
+    pub name: String,
+    /// The device of all its tenants.
+    pub device: usize,
+    /// The group that it is in, which stands before it.
+    pub group: Option<usize>,
+    /// How it is divided inside.
+    pub kind: PolicyKind,
+    /// On which terms it shares.
+    pub terms: Terms,
+}
+
+/// On which terms a tenant or a group shares with its siblings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Its weight.
+    pub weight: f64,
+    /// What no policy takes from it.
+    pub min: Option<Limit>,
+    /// What it may use of its device; `None`: no limit.
+    pub limit: Option<Limit>,
+    /// For how long it may save up what it did not use.
+    pub burst_ns: u64,
+    /// How many times slower than alone it may get.
+    pub slowdown_limit: Option<f64>,
+    /// What it is promised under the policy `qos`; `None`: best effort.
+    pub target: Option<Target>,
+    /// Whether its clients ask at their own times, and not after each answer.
+    pub is_open: bool,
 }
 
 /// A login of a tenant (memcached ASCII authentication).
@@ -162,38 +199,110 @@ pub enum Action {
 }
 
 /// Who may use how much of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// Which policy.
     pub kind: PolicyKind,
-    /// How limits are enforced.
+    /// Ours or the paper's.
     pub mode: Mode,
-    /// Ticks per epoch of Algorithm 1.
-    pub epoch_ticks: u32,
     /// Length of a controller tick in milliseconds.
     pub tick_ms: u32,
+    /// Ticks per epoch; `None`: what suits the policy.
+    pub epoch_ticks: Option<u32>,
+    /// The longest window of `qos` in milliseconds.
+    pub window_ms: u32,
+    /// What an experiment takes from a candidate.
+    pub experiment_step: Limit,
+    /// The slack that is ample, in parts of a target.
+    pub slack: f64,
+    /// Candidates of an experiment.
+    pub candidates: usize,
+    /// The largest slowdown over the smallest.
+    pub unfairness: f64,
+    /// What an idle tenant lends at a time in the paper's mode, as a part of what it has.
+    pub donate_step: f64,
+    /// How long all others pause, in nanoseconds.
+    pub pause_ns: u64,
+    /// How old a stand-alone measurement may be in the paper's mode, in nanoseconds.
+    pub refresh_ns: u64,
+    /// Whether guarantees may sum to more than there is.
+    pub oversubscribe: bool,
 }
 
 /// Which sharing policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Everything is metered and nothing is held.
     None,
     /// Tenants with a limit stay below it, in device time (Algorithm 1).
+    #[default]
     Limit,
     /// Tenants with a target keep it, the others get the rest (Algorithm 2).
     Qos,
-    /// The same limits taken as byte rates, blind to what the bytes cost: the baseline.
+    /// All are slowed alike (Algorithm 3).
+    Slowdown,
+    /// Each has its weight, and what is idle is lent (Algorithm 4).
+    Share,
+    /// Each has its weight; a baseline.
+    Partition,
+    /// Limits taken as byte rates, blind to what the bytes cost; a baseline.
     Bytes,
+    /// Limits taken as operation rates; a baseline.
+    Ops,
+    /// Targets are kept at the expense of who moves the most bytes; a baseline.
+    Caladan,
+    /// Weights of bytes, lent period by period; a baseline.
+    MemGuard,
 }
 
-/// How limits are enforced.
+impl PolicyKind {
+    /// Every kind by its name.
+    pub const NAMED: [(&'static str, PolicyKind); 10] = [
+        ("none", PolicyKind::None),
+        ("limit", PolicyKind::Limit),
+        ("qos", PolicyKind::Qos),
+        ("slowdown", PolicyKind::Slowdown),
+        ("share", PolicyKind::Share),
+        ("partition", PolicyKind::Partition),
+        ("bytes", PolicyKind::Bytes),
+        ("ops", PolicyKind::Ops),
+        ("caladan", PolicyKind::Caladan),
+        ("memguard", PolicyKind::MemGuard),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let named = PolicyKind::NAMED.iter().find(|named| named.1 == self);
+        named.expect("every kind has a name").0
+    }
+}
+
+impl std::str::FromStr for PolicyKind {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<PolicyKind, ()> {
+        let named = PolicyKind::NAMED.iter().find(|named| named.0 == name);
+        named.map(|named| named.1).ok_or(())
+    }
+}
+
+/// Whose way of doing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Exact: workers lease parts of the budget and check them at each access.
-    Leased,
-    /// As in the paper: usage is read each tick, who is over is held until the epoch ends.
+    /// Ours: exact leases, steps as large as they must be.
+    Nyx,
+    /// As printed in the paper: ticks, epochs, fixed steps.
     Paper,
+}
+
+impl Mode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Nyx => "nyx",
+            Mode::Paper => "paper",
+        }
+    }
 }
 
 /// A listener and how its connections find their tenant.

@@ -13,7 +13,7 @@ pub struct Overrides(pub Vec<Override>);
 
 impl clap::Args for Overrides {
     fn augment_args(command: Command) -> Command {
-        command.args(KNOBS.iter().map(arg))
+        command.args(overridable().map(arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -24,8 +24,7 @@ impl clap::Args for Overrides {
 impl clap::FromArgMatches for Overrides {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Overrides, Error> {
         Ok(Overrides(
-            KNOBS
-                .iter()
+            overridable()
                 .filter_map(|knob| given(knob, matches))
                 .collect(),
         ))
@@ -35,6 +34,10 @@ impl clap::FromArgMatches for Overrides {
         *self = clap::FromArgMatches::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+fn overridable() -> impl Iterator<Item = &'static Knob> {
+    KNOBS.iter().filter(|knob| knob.section.has_flags())
 }
 
 fn arg(knob: &'static Knob) -> Arg {
@@ -78,8 +81,7 @@ fn given(knob: &'static Knob, matches: &ArgMatches) -> Option<Override> {
 /// Variables that look like ours and are not in the table: a mistyped name would otherwise be
 /// ignored in silence. Each comes with the likely name, if there is one.
 pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known: Vec<String> = KNOBS
-        .iter()
+    let known: Vec<String> = overridable()
         .map(Knob::env)
         .chain(["NYX_CONFIG".to_string()])
         .collect();

@@ -247,7 +247,10 @@ fn oversubscription_and_idle_limits_are_told_not_refused() {
     let text =
         TWO.to_string() + "limit=\"60%\"\n[[tenant]]\nname=\"c\"\nlisten=[1]\nlimit=\"50%\"\n";
     let loaded = load(&text).expect("allowed");
-    assert_eq!(loaded.config.tenants[1].limit, Some(Limit::Share(0.6)));
+    assert_eq!(
+        loaded.config.tenants[1].terms.limit,
+        Some(Limit::Share(0.6))
+    );
     assert!(
         loaded.warnings[0].contains("add up to 110 %"),
         "{:?}",
@@ -258,7 +261,7 @@ fn oversubscription_and_idle_limits_are_told_not_refused() {
         loaded
             .warnings
             .iter()
-            .any(|w| w.contains("policy.kind is none"))
+            .any(|w| w.contains("the policy over it is none"))
     );
 }
 
@@ -267,14 +270,14 @@ fn a_promise_needs_the_policy_that_keeps_it() {
     let text = TWO.to_string() + "target=\"p99 2ms\"\n";
     let loaded = load(&text).expect("allowed");
     let promised = Some(Target::QuantileNs(0.99, 2_000_000));
-    assert_eq!(loaded.config.tenants[1].target, promised);
+    assert_eq!(loaded.config.tenants[1].terms.target, promised);
     let warned = |loaded: &Loaded, of: &str| loaded.warnings.iter().any(|w| w.contains(of));
-    assert!(warned(&loaded, "policy.kind is not qos"));
+    assert!(warned(&loaded, "the policy over it is limit, not qos"));
     let loaded = load(&(text + "[policy]\nkind=\"qos\"\n")).expect("allowed");
     assert_eq!(loaded.config.policy.kind, PolicyKind::Qos);
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let loaded = load("[policy]\nkind=\"qos\"\n").expect("allowed");
-    assert!(warned(&loaded, "no tenant has a target"));
+    assert!(warned(&loaded, "no tenant under it has a target"));
 }
 
 #[test]
@@ -306,4 +309,115 @@ fn the_sample_is_accepted_and_shows_every_section() {
         );
     }
     assert!(loaded.config.tenants.len() >= 3);
+}
+
+const GROUPED: &str = "
+[policy]
+kind = \"share\"
+[[group]]
+name = \"inner\"
+group = \"outer\"
+policy = \"slowdown\"
+weight = 3
+[[group]]
+name = \"outer\"
+weight = 2.5
+limit = \"40%\"
+[[tenant]]
+name = \"a\"
+group = \"inner\"
+slowdown_limit = 1.5
+listen = [4242]
+[[tenant]]
+name = \"b\"
+min = \"10%\"
+burst = \"200ms\"
+clients = \"closed\"
+";
+
+#[test]
+fn groups_stand_after_the_group_that_they_are_in() {
+    let config = load(GROUPED).expect("sound").config;
+    let names: Vec<&str> = config.groups.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["outer", "inner"]);
+    assert_eq!(config.groups[1].group, Some(0));
+    assert_eq!(config.groups[1].kind, PolicyKind::Slowdown);
+    assert_eq!(
+        config.groups[0].kind,
+        PolicyKind::Limit,
+        "unless it is said"
+    );
+    assert_eq!(config.groups[0].terms.weight, 2.5);
+    assert_eq!(config.groups[0].terms.limit, Some(Limit::Share(0.4)));
+    let [a, b] = &config.tenants[..] else {
+        panic!("two tenants")
+    };
+    assert_eq!((a.group, b.group), (Some(1), None));
+    assert_eq!(a.terms.slowdown_limit, Some(1.5));
+    assert!(a.terms.is_open && !b.terms.is_open);
+    assert_eq!(b.terms.burst_ns, 200_000_000);
+    assert_eq!(b.terms.min, Some(Limit::Share(0.1)));
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused_by_name() {
+    let with = |from: &str, to: &str| refused(&GROUPED.replacen(from, to, 1));
+    let circle = with("name = \"outer\"", "name = \"outer\"\ngroup = \"inner\"");
+    assert!(circle.contains("stand in a circle"), "{circle}");
+    let typo = with("group = \"outer\"", "group = \"uoter\"");
+    assert!(
+        typo.contains("there is no group \"uoter\"; did you mean \"outer\"?"),
+        "{typo}"
+    );
+    let twice = with("name = \"b\"", "name = \"inner\"");
+    assert!(
+        twice.contains("\"inner\" is the name of a tenant too"),
+        "{twice}"
+    );
+    let weight = with("weight = 3", "weight = 0");
+    assert!(
+        weight.contains("\"0\" is not a number from 0.001 to 1000"),
+        "{weight}"
+    );
+    let burst = with("200ms", "200");
+    assert!(burst.contains("is not a time from 0s to 60s"), "{burst}");
+}
+
+#[test]
+fn a_group_divides_one_device() {
+    let two = format!(
+        "{GROUPED}group = \"outer\"\ndevice = \"other\"\n[[device]]\n[[device]]\nname = \"other\""
+    );
+    let two = two.replacen(
+        "group = \"inner\"",
+        "group = \"inner\"\ndevice = \"main\"",
+        1,
+    );
+    let told = refused(&two);
+    assert!(
+        told.contains("\"outer\" has tenants on two devices"),
+        "{told}"
+    );
+}
+
+#[test]
+fn terms_that_nobody_looks_at_are_told() {
+    let warnings = load(&GROUPED.replace("kind = \"share\"", "kind = \"limit\""))
+        .expect("sound")
+        .warnings;
+    let expected =
+        "group \"outer\" has a weight, but the policy over it is limit, not share or slowdown";
+    assert!(warnings.iter().any(|one| one == expected), "{warnings:?}");
+    assert!(
+        load(GROUPED)
+            .expect("sound")
+            .warnings
+            .iter()
+            .any(|one| one.contains("group \"inner\" has a weight"))
+    );
+    let qos = load("[policy]\nkind = \"qos\"").expect("sound").warnings;
+    assert_eq!(
+        qos,
+        ["a policy is qos, but no tenant under it has a target"]
+    );
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// What the values of a knob are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// A whole number of `unit`s within `min..=max`.
     Count {
@@ -48,6 +48,20 @@ pub enum Kind {
     Limit,
     /// What a latency-critical tenant is promised.
     Target,
+    /// A number within `min..=max`.
+    Number {
+        /// The smallest.
+        min: f64,
+        /// The largest.
+        max: f64,
+    },
+    /// A time within `min..=max`.
+    Time {
+        /// The shortest, in nanoseconds.
+        min_ns: u64,
+        /// The longest, in nanoseconds.
+        max_ns: u64,
+    },
     /// Permission bits in octal.
     Mode,
 }
@@ -71,6 +85,10 @@ pub enum Value {
     Limit(Option<Limit>),
     /// Of `Kind::Target`.
     Target(Option<Target>),
+    /// Of `Kind::Number`.
+    Number(f64),
+    /// Of `Kind::Time`, in nanoseconds.
+    TimeNs(u64),
     /// Of `Kind::Mode`.
     Mode(u32),
 }
@@ -85,8 +103,13 @@ impl Kind {
     pub fn takes_integer(self) -> bool {
         matches!(
             self,
-            Kind::Count { .. } | Kind::Bytes { .. } | Kind::Addresses
+            Kind::Count { .. } | Kind::Bytes { .. } | Kind::Number { .. } | Kind::Addresses
         )
+    }
+
+    /// Whether a file may write it as a number with a fraction.
+    pub fn takes_fraction(self) -> bool {
+        matches!(self, Kind::Number { .. })
     }
 
     /// Whether a file writes it as a boolean.
@@ -129,6 +152,8 @@ impl Kind {
             Kind::Path => Ok(Value::Path(PathBuf::from(text))),
             Kind::Limit => parse_limit(text).map(Value::Limit),
             Kind::Target => parse_target(text).map(Value::Target),
+            Kind::Number { min, max } => parse_number(text, min, max).map(Value::Number),
+            Kind::Time { min_ns, max_ns } => parse_time(text, min_ns, max_ns).map(Value::TimeNs),
             Kind::Mode => parse_mode(text).map(Value::Mode),
             Kind::Addresses => unreachable!("handled above"),
         }
@@ -141,6 +166,7 @@ impl Kind {
             Kind::Bytes { .. } => "bytes",
             Kind::Limit => "std-ops/s or %",
             Kind::Target => "ns, us, ms or ops/s",
+            Kind::Time { .. } => "ns, us, ms or s",
             Kind::Mode => "octal",
             _ => "",
         }
@@ -175,6 +201,10 @@ impl fmt::Display for Kind {
             Kind::Target => {
                 f.write_str("none, or mean, p90, p95, p99, p999 with ns, us, ms; ops N")
             }
+            Kind::Number { min, max } => write!(f, "{min} to {max}"),
+            Kind::Time { min_ns, max_ns } => {
+                write!(f, "{} to {}", time(*min_ns), time(*max_ns))
+            }
             Kind::Mode => f.write_str("0000 to 0777"),
         }
     }
@@ -203,6 +233,8 @@ impl fmt::Display for Value {
             Value::Limit(Some(limit)) => write!(f, "{limit}"),
             Value::Target(None) => f.write_str("none"),
             Value::Target(Some(target)) => write!(f, "{target}"),
+            Value::Number(number) => write!(f, "{number}"),
+            Value::TimeNs(ns) => f.write_str(&time(*ns)),
             Value::Mode(bits) => write!(f, "{bits:04o}"),
         }
     }
@@ -268,6 +300,34 @@ fn exact_size(bytes: Bytes) -> String {
 fn parse_count(text: &str, unit: &str, min: u64, max: u64) -> Result<u64, String> {
     let number = text.parse::<u64>().ok().filter(|n| (min..=max).contains(n));
     number.ok_or_else(|| format!("{text:?} is not a number from {min} to {max} {unit}"))
+}
+
+fn parse_number(text: &str, min: f64, max: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (min..=max).contains(n));
+    number.ok_or_else(|| format!("{text:?} is not a number from {min} to {max}"))
+}
+
+fn parse_time(text: &str, min_ns: u64, max_ns: u64) -> Result<u64, String> {
+    let ns = match text {
+        "0" | "0s" => Some(0),
+        text => parse_ns(text),
+    };
+    let ns = ns.filter(|ns| (min_ns..=max_ns).contains(ns));
+    ns.ok_or_else(|| {
+        let (min, max) = (time(min_ns), time(max_ns));
+        format!("{text:?} is not a time from {min} to {max}: write \"500us\", \"20ms\" or \"1s\"")
+    })
+}
+
+/// A time in the largest unit that divides it.
+fn time(ns: u64) -> String {
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+    let fits = |unit: &&(&str, u64)| ns > 0 && ns.is_multiple_of(unit.1);
+    match units.iter().find(fits) {
+        Some((unit, in_ns)) => format!("{}{unit}", ns / in_ns),
+        None if ns == 0 => "0s".into(),
+        None => format!("{ns}ns"),
+    }
 }
 
 fn parse_bytes(text: &str, min: u64, max: u64, power_of_two: bool) -> Result<Bytes, String> {
@@ -378,7 +438,7 @@ fn parse_target(text: &str) -> Result<Option<Target>, String> {
 
 /// A time of at least a nanosecond with its unit.
 fn parse_ns(text: &str) -> Option<u64> {
-    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6)];
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let (number, unit_ns) = units
         .iter()
         .find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, ns)))?;

@@ -5,6 +5,7 @@
 //! path.
 
 mod devices;
+pub mod plans;
 mod tenants;
 
 pub use devices::open_device;
@@ -13,8 +14,9 @@ use crate::config::{self, Config};
 use crate::{Exit, Failure};
 use nyx_base::Clock;
 use nyx_engine::{Engine, EngineConfig, Users};
-use nyx_gate::Device;
+use nyx_gate::{CostTable, Device};
 use nyx_media::{Mapped, TscClock};
+use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub struct Options {
 
 /// A server and what must outlive it.
 pub struct Serving {
+    config: Config,
+    engine: Arc<Engine>,
     running: Running,
     media: Vec<Arc<Mapped>>,
     logins: Vec<(Vec<usize>, Arc<Users>)>,
@@ -53,20 +57,23 @@ impl Serving {
             .map(|device| open_device(device, options, &clock))
             .collect();
         let (media, devices): (Vec<Arc<Mapped>>, Vec<Arc<Device>>) = opened?.into_iter().unzip();
-        let policy = tenants::policy(config, &devices);
+        let plans = plans_of(config, &devices)?;
         let engine = Engine::new(EngineConfig {
             tenants: config.tenants.iter().map(tenants::tenant).collect(),
-            policy,
+            policy: Plan::build(&plans, config.tenants.len()),
             workers: config.server.workers,
             hash_seed: random_seed(),
             devices,
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
-        let answer = Answer::Engine(Arc::new(engine));
+        let engine = Arc::new(engine);
+        let answer = Answer::Engine(engine.clone());
         let running = bound
             .start(answer, config.server.workers, clock)
             .map_err(unavailable)?;
         Ok(Serving {
+            config: config.clone(),
+            engine,
             running,
             media,
             logins,
@@ -83,11 +90,31 @@ impl Serving {
         self.running.is_stopping()
     }
 
-    /// Takes over the logins of a configuration that was loaded again. Who is logged in stays so.
-    pub fn replace_logins(&self, config: &Config) {
+    /// Takes over what of a configuration that was loaded again can change under open connections:
+    /// logins (who is logged in stays so), policy, groups, and the terms of tenants. Tells what was
+    /// changed, and what waits for a restart.
+    ///
+    /// Errors: where the plan cannot be kept; then everything stays as it is.
+    pub fn reload(&mut self, config: &Config) -> Result<Reloaded, Failure> {
+        let waits = tenants::restart_needed(&self.config, config);
+        if !waits.is_empty() {
+            return Ok(Reloaded {
+                policy: false,
+                waits,
+            });
+        }
+        let plans = plans_of(config, self.engine.devices())?;
         for (door, (_, users)) in tenants::logins(config).into_iter().zip(&self.logins) {
             users.replace(tenants::users_of(config, &door.0));
         }
+        // A policy that is the same goes on with what it has learned.
+        let policy = !tenants::shares_alike(&self.config, config);
+        if policy {
+            let tenants = config.tenants.len();
+            self.engine.set_policy(Plan::build(&plans, tenants));
+        }
+        self.config = config.clone();
+        Ok(Reloaded { policy, waits })
     }
 
     /// Stops, and marks every data file as closed in order.
@@ -100,6 +127,20 @@ impl Serving {
         }
         Ok(())
     }
+}
+
+/// What a configuration that was loaded again has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Whether another policy, or another one of the same kind, is in charge now.
+    pub policy: bool,
+    /// What differs and waits for a restart; nothing was changed then.
+    pub waits: Vec<String>,
+}
+
+fn plans_of(config: &Config, devices: &[Arc<Device>]) -> Result<Vec<Plan>, Failure> {
+    let prices: Vec<&CostTable> = devices.iter().map(|device| &device.cost).collect();
+    plans::plans(config, &prices).map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
