@@ -2,7 +2,8 @@
 //!
 //! Buckets are a sixteenth of an octave wide (6 %), from 16 ns to 8 s; longer counts as longest.
 //! What is wanted of a window - mean, quantiles, how many samples - is computed from the difference
-//! of two snapshots, so that nothing is ever reset under a writer.
+//! of two snapshots, so that nothing is ever reset under a writer. Octaves in which nothing was ever
+//! counted are neither read, copied nor cleared: a controller looks at a thousand of these.
 //!
 //! *Thread safety*: [`LatencyCounter::add`] has a single writer, as [`crate::Counter`].
 
@@ -20,14 +21,34 @@ const BUCKETS: usize = (PER_OCTAVE * (OCTAVES as u64 + 1)) as usize;
 #[derive(Debug)]
 pub struct LatencyCounter {
     counts: Box<[AtomicU32; BUCKETS]>,
+    /// A bit for each octave in which something was counted.
+    octaves: AtomicU32,
     sum_ns: AtomicU64,
 }
 
-/// What was counted until some moment, or between two. Wraps as the counters do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What was counted until some moment, or between two. Wraps as the counters do. Nothing is
+/// allocated until there is something to count.
+#[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    counts: Box<[u32; BUCKETS]>,
+    /// Zero outside of `octaves`; none where those are none.
+    counts: Option<Box<[u32; BUCKETS]>>,
+    octaves: u32,
     sum_ns: u64,
+}
+
+/// The octaves of a set, lowest first.
+fn octaves_of(mut set: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let octave = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(octave)
+    })
+}
+
+/// The buckets of an octave.
+fn buckets_of(octave: usize) -> std::ops::Range<usize> {
+    let each = PER_OCTAVE as usize;
+    octave * each..(octave + 1) * each
 }
 
 fn bucket_of(ns: u64) -> usize {
@@ -52,6 +73,7 @@ impl Default for LatencyCounter {
     fn default() -> LatencyCounter {
         LatencyCounter {
             counts: Box::new([const { AtomicU32::new(0) }; BUCKETS]),
+            octaves: AtomicU32::new(0),
             sum_ns: AtomicU64::new(0),
         }
     }
@@ -61,8 +83,14 @@ impl LatencyCounter {
     /// Counts `n` durations of one length. Only the counter's one writer may call this.
     #[inline]
     pub fn add(&self, length: Nanos, n: u32) {
-        let count = &self.counts[bucket_of(length.0)];
+        let bucket = bucket_of(length.0);
+        let count = &self.counts[bucket];
         count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
+        let octaves = self.octaves.load(Relaxed);
+        let octave = 1 << (bucket as u64 / PER_OCTAVE);
+        if octaves & octave == 0 {
+            self.octaves.store(octaves | octave, Relaxed);
+        }
         let sum_ns = length.0.wrapping_mul(u64::from(n));
         self.sum_ns
             .store(self.sum_ns.load(Relaxed).wrapping_add(sum_ns), Relaxed);
@@ -71,52 +99,102 @@ impl LatencyCounter {
     /// Adds what was counted so far. A duration that is being counted meanwhile may be in the count
     /// and not yet in the sum, or the other way: a mean is exact but for those.
     pub fn add_to(&self, sum: &mut Latencies) {
-        for (sum, count) in sum.counts.iter_mut().zip(self.counts.iter()) {
-            *sum = sum.wrapping_add(count.load(Relaxed));
+        let octaves = self.octaves.load(Relaxed);
+        if octaves == 0 {
+            return;
+        }
+        sum.octaves |= octaves;
+        let counts = sum.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        for octave in octaves_of(octaves) {
+            let of = &self.counts[buckets_of(octave)];
+            for (sum, count) in counts[buckets_of(octave)].iter_mut().zip(of) {
+                *sum = sum.wrapping_add(count.load(Relaxed));
+            }
         }
         sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Relaxed));
     }
 }
 
-impl Default for Latencies {
-    fn default() -> Latencies {
-        Latencies {
-            counts: Box::new([0; BUCKETS]),
-            sum_ns: 0,
-        }
+impl PartialEq for Latencies {
+    fn eq(&self, other: &Latencies) -> bool {
+        self.sum_ns == other.sum_ns
+            && octaves_of(self.octaves | other.octaves)
+                .all(|octave| self.octave(octave) == other.octave(octave))
     }
 }
+
+impl Eq for Latencies {}
 
 impl Latencies {
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.counts.fill(0);
+        if let Some(counts) = &mut self.counts {
+            for octave in octaves_of(self.octaves) {
+                counts[buckets_of(octave)].fill(0);
+            }
+        }
+        self.octaves = 0;
         self.sum_ns = 0;
     }
 
     /// Adds what was counted elsewhere.
     pub fn add(&mut self, other: &Latencies) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *count = count.wrapping_add(*more);
+        if other.octaves == 0 {
+            return;
         }
+        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        for octave in octaves_of(other.octaves) {
+            let more = other.octave(octave);
+            for (count, more) in counts[buckets_of(octave)].iter_mut().zip(more) {
+                *count = count.wrapping_add(*more);
+            }
+        }
+        self.octaves |= other.octaves;
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
-    /// What was counted since `earlier`.
+    /// The counts of one octave.
+    fn octave(&self, octave: usize) -> &[u32] {
+        const NONE: [u32; PER_OCTAVE as usize] = [0; PER_OCTAVE as usize];
+        match &self.counts {
+            Some(counts) => &counts[buckets_of(octave)],
+            None => &NONE,
+        }
+    }
+
+    /// The buckets in which something may be, shortest first, and how many are in each.
+    fn buckets(&self) -> impl Iterator<Item = (usize, u32)> {
+        octaves_of(self.octaves)
+            .flat_map(|octave| buckets_of(octave).zip(self.octave(octave).iter().copied()))
+    }
+
+    /// What was counted since `earlier`. Nothing where a count went back, by more than half of what
+    /// a counter holds: the counter was made anew meanwhile, and nothing is known.
     pub fn since(&self, earlier: &Latencies) -> Latencies {
-        let mut counts = self.counts.clone();
-        for (count, before) in counts.iter_mut().zip(earlier.counts.iter()) {
-            *count = count.wrapping_sub(*before);
+        let octaves = self.octaves | earlier.octaves;
+        if octaves == 0 {
+            return Latencies::default();
+        }
+        let mut counts = Box::new([0; BUCKETS]);
+        for octave in octaves_of(octaves) {
+            let both = self.octave(octave).iter().zip(earlier.octave(octave));
+            for (count, (now, before)) in counts[buckets_of(octave)].iter_mut().zip(both) {
+                *count = now.wrapping_sub(*before);
+                if *count > u32::MAX / 2 {
+                    return Latencies::default();
+                }
+            }
         }
         Latencies {
-            counts,
+            counts: Some(counts),
+            octaves,
             sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
         }
     }
 
     /// How many durations.
     pub fn count(&self) -> u64 {
-        self.counts.iter().map(|&count| u64::from(count)).sum()
+        self.buckets().map(|(_, count)| u64::from(count)).sum()
     }
 
     /// Their mean; none where there are none.
@@ -135,11 +213,9 @@ impl Latencies {
             return None;
         }
         let squares: f64 = self
-            .counts
-            .iter()
-            .enumerate()
-            .filter(|&(_, &n)| n > 0)
-            .map(|(bucket, &n)| {
+            .buckets()
+            .filter(|&(_, n)| n > 0)
+            .map(|(bucket, n)| {
                 let middle = (begin_of(bucket) + begin_of(bucket + 1)) as f64 / 2.0;
                 f64::from(n) * (middle - mean).powi(2)
             })
@@ -151,17 +227,17 @@ impl Latencies {
     /// bucket. None where there are none.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         let rank = self.count() as f64 * q.clamp(0.0, 1.0);
-        let mut below = 0.0;
-        let last = self.counts.iter().rposition(|&count| count > 0)?;
-        for (bucket, &count) in self.counts[..=last].iter().enumerate() {
+        let (mut below, mut last) = (0.0, None);
+        for (bucket, count) in self.buckets().filter(|&(_, count)| count > 0) {
             let count = f64::from(count);
-            if below + count >= rank && count > 0.0 {
-                let (from, to) = (begin_of(bucket) as f64, begin_of(bucket + 1) as f64);
+            let (from, to) = (begin_of(bucket) as f64, begin_of(bucket + 1) as f64);
+            if below + count >= rank {
                 return Some(from + (to - from) * ((rank - below) / count).clamp(0.0, 1.0));
             }
             below += count;
+            last = Some(to);
         }
-        Some(begin_of(last + 1) as f64)
+        last
     }
 }
 
@@ -211,5 +287,27 @@ mod tests {
         let (early, late) = (of(0..10), of((0..10).chain([5000; 3])));
         let window = late.since(&early);
         assert_eq!((window.count(), window.mean_ns()), (3, Some(5000.0)));
+    }
+
+    #[test]
+    fn a_counter_that_was_made_anew_makes_an_empty_window() {
+        let (early, anew) = (of((0..10).chain([7000; 90])), of(0..12));
+        let window = anew.since(&early);
+        assert_eq!((window.count(), window.mean_ns()), (0, None));
+        assert_eq!(window.quantile_ns(0.99), None);
+        assert_eq!(anew.since(&anew).count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_allocated_for_nothing_and_what_was_cleared_is_nothing() {
+        let mut all = Latencies::default();
+        LatencyCounter::default().add_to(&mut all);
+        assert!(all.counts.is_none() && all.since(&Latencies::default()).counts.is_none());
+        let mut some = of([3, 3000, 3_000_000_000].into_iter());
+        assert_ne!(some, all);
+        some.clear();
+        assert_eq!(some, all);
+        some.clear();
+        assert_eq!(some.quantile_ns(0.5), None);
     }
 }
