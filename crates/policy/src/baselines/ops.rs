@@ -5,6 +5,7 @@
 //! times what an access of this tenant lately cost. Where the mix changes, the limit is wrong until
 //! the mean has followed, a few ticks; until the tenant's first access it has none.
 
+use crate::mechanism::window::counted;
 use crate::{Policy, Seen, Want};
 use nyx_base::{DevicePs, Instant, Nanos};
 
@@ -28,10 +29,11 @@ struct Tenant {
 
 impl Tenant {
     fn see(&mut self, seen: &Seen) {
-        let used_ps = seen.used.0.wrapping_sub(self.used.0);
-        let ops = seen.ops.wrapping_sub(self.ops);
+        let used_ps = counted(seen.used.0, self.used.0);
+        let ops = counted(seen.ops, self.ops);
         (self.used, self.ops) = (seen.used, seen.ops);
-        if ops > 0 {
+        // A price of nothing would be a limit of nothing: one of the two counters was made anew.
+        if ops > 0 && used_ps > 0 {
             let cost_ps = used_ps as f64 / ops as f64;
             let before = self.cost_ps.unwrap_or(cost_ps);
             self.cost_ps = Some(before + NEW * (cost_ps - before));

@@ -1,7 +1,8 @@
 //! What a tenant did between two moments: rates from totals that wrap, latencies from snapshots.
 //!
 //! What it never does: trust a window that is too small: whoever asks says how many samples a
-//! judgement needs, and waits until there are as many.
+//! judgement needs, and waits until there are as many; take a counter that was made anew for one
+//! that counted nearly for ever.
 
 use crate::Seen;
 use nyx_base::{Instant, Latencies, Nanos};
@@ -30,6 +31,15 @@ pub struct Window {
     pub latencies: Latencies,
 }
 
+/// What a count that wraps has counted since. One that went back, by less than half of what it
+/// holds, was made anew: nothing is known, so nothing is said.
+pub(crate) fn counted(now: u64, before: u64) -> u64 {
+    match now.wrapping_sub(before) {
+        count if count <= u64::MAX / 2 => count,
+        _ => 0,
+    }
+}
+
 impl Mark {
     /// A window that begins now.
     pub fn new(at: Instant, seen: &Seen) -> Mark {
@@ -53,10 +63,10 @@ impl Mark {
         };
         Window {
             length,
-            share: per_s(seen.used.0.wrapping_sub(self.seen.used.0)) / 1e12,
-            bytes_per_s: per_s(seen.bytes.wrapping_sub(self.seen.bytes)),
-            ops_per_s: per_s(seen.ops.wrapping_sub(self.seen.ops)),
-            holds: seen.holds.wrapping_sub(self.seen.holds),
+            share: per_s(counted(seen.used.0, self.seen.used.0)) / 1e12,
+            bytes_per_s: per_s(counted(seen.bytes, self.seen.bytes)),
+            ops_per_s: per_s(counted(seen.ops, self.seen.ops)),
+            holds: counted(seen.holds, self.seen.holds),
             latencies: seen.latencies.since(&self.seen.latencies),
         }
     }
@@ -100,5 +110,17 @@ mod tests {
         let mark = Mark::new(Instant(10), &Seen::default());
         let window = mark.window(Instant(5), &Seen::default());
         assert_eq!((window.length, window.share), (Nanos(0), 0.0));
+    }
+
+    #[test]
+    fn a_counter_that_was_made_anew_makes_an_empty_window() {
+        let before = Seen {
+            used: DevicePs(7_000_000_000),
+            ops: 5,
+            ..Seen::default()
+        };
+        let mark = Mark::new(Instant(0), &before);
+        let window = mark.window(Instant(1_000_000), &Seen::default());
+        assert_eq!((window.share, window.ops_per_s), (0.0, 0.0));
     }
 }

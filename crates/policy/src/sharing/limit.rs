@@ -7,6 +7,7 @@
 //! in each epoch, not of the limit, and the tenant may stand still for most of a second; it is kept
 //! to reproduce.
 
+use crate::mechanism::window::counted;
 use crate::{Delay, Policy, Seen, Want};
 use nyx_base::{DevicePs, Instant, Nanos};
 
@@ -67,7 +68,8 @@ impl Default for Epoch {
 pub struct Paper {
     limits: Vec<Option<DevicePs>>,
     epoch: Epoch,
-    ends: Option<Instant>,
+    /// When the epoch began; none before the first step.
+    began: Option<Instant>,
     at_start: Vec<DevicePs>,
 }
 
@@ -78,7 +80,7 @@ impl Paper {
         Paper {
             limits,
             epoch,
-            ends: None,
+            began: None,
             at_start,
         }
     }
@@ -89,7 +91,7 @@ impl Paper {
 
     /// Step 1: no throttling, counters remembered.
     fn begin(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
-        self.ends = Some(now + self.length());
+        self.began = Some(now);
         for ((start, seen), want) in self.at_start.iter_mut().zip(seen).zip(want) {
             *start = seen.used;
             *want = Want::default();
@@ -104,7 +106,7 @@ impl Paper {
                 continue;
             };
             let assigned = DevicePs((per_second.0 as f64 * length) as u64);
-            if DevicePs(seen[i].used.0.wrapping_sub(self.at_start[i].0)) > assigned {
+            if counted(seen[i].used.0, self.at_start[i].0) > assigned.0 {
                 want.delay = Delay::Infinite;
             }
         }
@@ -121,8 +123,11 @@ impl Policy for Paper {
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
-        match self.ends {
-            Some(ends) if now < ends => self.watch(seen, want),
+        match self.began {
+            // A clock that went back begins an epoch: nobody pauses until it has caught up.
+            Some(began) if began <= now && now.since(began) < self.length() => {
+                self.watch(seen, want);
+            }
             _ => self.begin(now, seen, want),
         }
     }
