@@ -12,9 +12,15 @@
 //! tenant that is not faster alone is not slowed. So whoever stands still in its own runs looks
 //! well served, and is given less, not more.
 //!
-//! What it never does: pause anybody for a tenant that is idle, or, but in the paper's mode, for
-//! more than a stated part of the time; read a clock or a random number: runs are spread by a
-//! sequence that follows from a seed.
+//! Runs scale: but in the paper's mode, the part of the time in which anybody is paused is bounded,
+//! however many tenants there are. More tenants wait longer for their turn; nobody's tail pays. The
+//! bound is on pauses as long as they were, not as long as they were to be: where the controller
+//! comes late, the next run is the further away.
+//!
+//! What it never does: pause anybody for a tenant that is idle; believe a run or a stretch of
+//! company that lasted so much longer than planned that the controller or its clock must have
+//! stood still or jumped; read a clock or a random number: runs are spread by a sequence that
+//! follows from a seed.
 //!
 //! *Invariants*: at most one tenant runs alone; company is counted outside of runs only; a clock
 //! that went back ends the run, and what was counted in it is dropped.
@@ -118,6 +124,11 @@ const RUNS_LEAST: usize = 3;
 const WORK_LEAST: f64 = 100.0;
 /// Runs that an estimate is made of at most; older ones are forgotten.
 const RUNS_KEPT: usize = 32;
+/// A run that lasted so many times its length was not alone to the end: pauses that nobody prolongs
+/// are over by then.
+const LATE: u64 = 20;
+/// A stretch of company that lasted so many times a window is a stall or a jump of the clock.
+const STALLED: u64 = 10;
 /// Standard deviations beyond which a run does not belong to the runs before it.
 const OUTLIER: f64 = 3.0;
 
@@ -243,6 +254,8 @@ struct Tenant {
     character: Option<Character>,
     /// Whether something changed since.
     changed: bool,
+    /// Whether it did too little to be judged when that was last asked.
+    idle: bool,
     /// Where the stretch of company begins that is not counted yet.
     mark: Mark,
     company: Total,
@@ -250,10 +263,6 @@ struct Tenant {
 }
 
 impl Tenant {
-    fn is_idle(&self) -> bool {
-        self.company.ops < IDLE_OPS
-    }
-
     /// Another kind of access makes what was learned worthless; another rate may be our own doing,
     /// or the company's, and only asks for another run.
     fn compare(&mut self, params: &Params) {
@@ -277,6 +286,7 @@ impl Tenant {
     /// Until a changed workload has run alone the last slowdown stands, so that nobody escapes
     /// judgement by changing all the time.
     fn fare(&mut self) -> Fare {
+        self.idle = self.company.ops < IDLE_OPS;
         let run = self.company.run(self.by_latency);
         let company = ratio(run.work, run.time_s).filter(|&speed| speed > 0.0);
         if let Some(company) = company
@@ -288,16 +298,27 @@ impl Tenant {
         let known = self.run_count >= RUNS_LEAST || self.runs.work() >= WORK_LEAST;
         Fare {
             share: self.company.share(),
-            idle: self.is_idle(),
-            slowdown: self.slowdown.filter(|_| known && !self.is_idle()),
+            idle: self.idle,
+            slowdown: self.slowdown.filter(|_| known && !self.idle),
         }
+    }
+
+    /// Whether its company was long enough, and had accesses enough, to be judged.
+    fn is_ready(&self, params: &Params) -> bool {
+        let few = self.company.ops > 0.0 && self.company.ops < params.samples as f64;
+        let least = if few {
+            params.window_most
+        } else {
+            params.window
+        };
+        self.company.time_s > 0.0 && self.company.time_s >= least.as_secs_f64()
     }
 
     fn is_due(&self, now: Instant, params: &Params) -> bool {
         let runs = self.runs.0.len();
         let rough = runs < RUNS_LEAST || (runs < RUNS_KEPT && self.runs.error() > params.error);
         let old = self.ran.is_none_or(|at| now.since(at) >= params.backstop);
-        !self.is_idle() && (params.mode == Refresh::Paper || rough || old || self.changed)
+        !self.idle && (params.mode == Refresh::Paper || rough || old || self.changed)
     }
 }
 
@@ -318,6 +339,8 @@ pub struct Alone {
     phase: Phase,
     began: Instant,
     ends: Instant,
+    /// When the others were last paused.
+    paused: Instant,
     /// No run begins before; none until the first step.
     next: Option<Instant>,
     rounds: u64,
@@ -335,6 +358,7 @@ impl Alone {
             slowdown: None,
             character: None,
             changed: false,
+            idle: true,
             mark: Mark::new(Instant(0), &Seen::default()),
             company: Total::default(),
             by_latency: false,
@@ -345,6 +369,7 @@ impl Alone {
             phase: Phase::Together,
             began: Instant(0),
             ends: Instant(0),
+            paused: Instant(0),
             next: None,
             rounds: 0,
             now: Instant(0),
@@ -361,39 +386,60 @@ impl Alone {
         self.tenants[tenant].runs.speed()
     }
 
+    /// Whether somebody runs alone, or will in a moment, or did a moment ago.
+    pub fn is_running(&self) -> bool {
+        !matches!(self.phase, Phase::Together)
+    }
+
+    /// Lets one tenant run alone, of those for which `may` holds and whose speed is not known well,
+    /// if it is time for a run at all; tells whether it will. Asked after a step.
+    pub fn start(&mut self, may: impl Fn(usize) -> bool) -> bool {
+        let is_time = self.next.is_some_and(|next| self.now >= next);
+        if self.is_running() || !is_time {
+            return false;
+        }
+        let due = self.due(may);
+        if let Some(tenant) = due {
+            self.enter(Phase::Lifted(tenant), self.params.settle);
+        }
+        due.is_some()
+    }
+
     /// One step. [`Alone::apply`] is to follow.
     pub fn step(&mut self, now: Instant, seen: &[Seen]) {
         self.now = now;
-        let Some(next) = self.next else {
-            self.next = Some(now + self.gap());
+        if self.next.is_none() {
+            self.wait(self.params.pause + self.params.drain);
             return self.together(now, seen);
-        };
+        }
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
             tenant.by_latency = tenant.clients == Clients::Open && seen.latencies.count() > 0;
         }
         let over = now >= self.ends;
         match &self.phase {
             _ if now < self.began => {
-                self.next = Some(now + self.gap());
+                self.wait(self.params.pause + self.params.drain);
                 self.together(now, seen);
             }
-            Phase::Together => {
-                self.count(now, seen);
-                if let Some(tenant) = self.due(now).filter(|_| now >= next) {
-                    self.enter(Phase::Lifted(tenant), self.params.settle);
-                }
-            }
+            Phase::Together => self.count(now, seen),
             _ if !over => {}
-            &Phase::Lifted(tenant) => self.enter(Phase::Draining(tenant), self.params.drain),
+            &Phase::Lifted(tenant) => {
+                self.paused = now;
+                self.enter(Phase::Draining(tenant), self.params.drain);
+            }
             &Phase::Draining(tenant) => {
                 let mark = Mark::new(now, &seen[tenant]);
                 self.enter(Phase::Alone(tenant, mark), self.params.pause);
             }
             Phase::Alone(tenant, mark) => {
                 let (tenant, mut total) = (*tenant, Total::default());
-                total.add(&mark.window(now, &seen[tenant]));
-                self.learn(tenant, total);
-                self.next = Some(now + self.gap());
+                let window = mark.window(now, &seen[tenant]);
+                if window.length.0 <= LATE * self.params.pause.0 {
+                    total.add(&window);
+                    self.learn(tenant, total);
+                }
+                let most = Nanos(LATE * (self.params.pause + self.params.drain).0);
+                self.wait(now.since(self.paused).min(most));
                 self.enter(Phase::Settling, self.params.settle);
             }
             Phase::Settling => self.together(now, seen),
@@ -423,27 +469,28 @@ impl Alone {
         }
     }
 
-    /// How everybody fared since this was last given; none until enough was seen.
+    /// How everybody fared since this was last given; none until enough was seen of all.
     pub fn take(&mut self) -> Option<Vec<Fare>> {
-        let params = self.params;
-        let length_s = self.tenants.first()?.company.time_s;
-        let few = |ops: f64| ops > 0.0 && ops < params.samples as f64;
-        let waits = self.tenants.iter().any(|tenant| few(tenant.company.ops));
-        let least = if waits {
-            params.window_most
-        } else {
-            params.window
-        };
-        if length_s < least.as_secs_f64() {
-            return None;
-        }
-        let mut fares = Vec::with_capacity(self.tenants.len());
-        for tenant in &mut self.tenants {
-            tenant.compare(&params);
-            fares.push(tenant.fare());
-            tenant.company = Total::default();
-        }
-        Some(fares)
+        let ready = self
+            .tenants
+            .iter()
+            .all(|tenant| tenant.is_ready(&self.params));
+        let all = 0..self.tenants.len();
+        (ready && !self.tenants.is_empty()).then(|| all.map(|i| self.fare(i)).collect())
+    }
+
+    /// How one tenant fared since this was last given; none until enough was seen of it.
+    pub fn take_one(&mut self, tenant: usize) -> Option<Fare> {
+        let ready = self.tenants[tenant].is_ready(&self.params);
+        ready.then(|| self.fare(tenant))
+    }
+
+    fn fare(&mut self, tenant: usize) -> Fare {
+        let tenant = &mut self.tenants[tenant];
+        tenant.compare(&self.params);
+        let fare = tenant.fare();
+        tenant.company = Total::default();
+        fare
     }
 
     fn enter(&mut self, phase: Phase, length: Nanos) {
@@ -461,6 +508,9 @@ impl Alone {
     }
 
     fn count(&mut self, now: Instant, seen: &[Seen]) {
+        if now.since(self.began).0 > STALLED * self.params.window.0 {
+            return self.together(now, seen);
+        }
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
             tenant.company.add(&tenant.mark.window(now, seen));
             tenant.mark = Mark::new(now, seen);
@@ -470,8 +520,8 @@ impl Alone {
 
     /// Who runs alone next: of those who need it, the one with the fewest runs, then the one whose
     /// last run is the longest ago.
-    fn due(&self, now: Instant) -> Option<usize> {
-        let due = |&i: &usize| self.tenants[i].is_due(now, &self.params);
+    fn due(&self, may: impl Fn(usize) -> bool) -> Option<usize> {
+        let due = |&i: &usize| may(i) && self.tenants[i].is_due(self.now, &self.params);
         let order = |&i: &usize| (self.tenants[i].runs.0.len(), self.tenants[i].ran);
         (0..self.tenants.len()).filter(due).min_by_key(order)
     }
@@ -490,21 +540,20 @@ impl Alone {
         tenant.character = None;
     }
 
-    /// How long nobody runs alone after a run: what the bound on pauses asks for and up to half
-    /// as much again, so that no tenant can be in step with it. In the paper's mode runs are
-    /// spread over `P`, each up to a quarter earlier or later.
-    fn gap(&mut self) -> Nanos {
+    /// Nobody runs alone for some time after a pause of such a length: as long as the bound on
+    /// pauses asks for and up to half as long again, so that no tenant can be in step with it. In
+    /// the paper's mode runs are spread over `P`, each up to a quarter earlier or later.
+    fn wait(&mut self, paused: Nanos) {
         self.rounds += 1;
         let draw = splitmix(self.params.seed.wrapping_add(self.rounds)) as f64 / u64::MAX as f64;
-        let paused_ns = (self.params.pause + self.params.drain).0 as f64;
         let gap_ns = match self.params.mode {
-            Refresh::OnChange => paused_ns / self.params.paused_most * (1.0 + draw / 2.0),
+            Refresh::OnChange => paused.0 as f64 / self.params.paused_most * (1.0 + draw / 2.0),
             Refresh::Paper => {
                 let each_ns = self.params.refresh.0 as f64 / self.tenants.len().max(1) as f64;
                 each_ns * (0.75 + draw / 2.0)
             }
         };
-        Nanos(gap_ns as u64)
+        self.next = Some(self.now + Nanos(gap_ns as u64));
     }
 }
 
@@ -663,6 +712,7 @@ mod tests {
         let (end, mut fares) = (plant.now + Nanos::from_secs(for_s), Vec::new());
         while plant.now < end {
             alone.step(plant.now, &plant.seen);
+            alone.start(|_| true);
             fares = alone.take().unwrap_or(fares);
             plant.want.fill(Want::default());
             alone.apply(&mut plant.want);
@@ -713,7 +763,8 @@ mod tests {
         drive(&mut alone, &mut plant, 5);
         assert_eq!(plant.runs.len(), before + 2 * RUNS_LEAST);
         plant.pulls[1] = 2.0;
-        drive(&mut alone, &mut plant, 5);
+        // The next run is as far away as so long a pause asks for.
+        drive(&mut alone, &mut plant, 20);
         let again = plant.runs.len() - before - 2 * RUNS_LEAST;
         assert!(
             (2..=4).contains(&again),
@@ -775,6 +826,8 @@ mod tests {
         let mut alone = closed(Params::default(), &plant);
         while plant.runs.is_empty() {
             alone.step(plant.now, &plant.seen);
+            alone.start(|_| true);
+            alone.take();
             alone.apply(&mut plant.want);
             plant.run(alone.period());
         }
@@ -782,5 +835,88 @@ mod tests {
         let mut want = vec![Want::default(); 2];
         alone.apply(&mut want);
         assert_eq!(want, [Want::default(); 2]);
+    }
+
+    #[test]
+    fn a_controller_that_comes_late_pauses_the_more_seldom() {
+        let mut plant = Plant::new(&[(1.0, Way::StillEverySecondTime); 4]);
+        let mut alone = closed(Params::default(), &plant);
+        let end = plant.now + Nanos::from_secs(20);
+        while plant.now < end {
+            alone.step(plant.now, &plant.seen);
+            alone.start(|_| true);
+            alone.take();
+            plant.want.fill(Want::default());
+            alone.apply(&mut plant.want);
+            // A thread that sleeps is late by milliseconds now and then.
+            plant.run(alone.period() + Nanos::from_millis(4));
+        }
+        let part = plant.paused_ns as f64 / 20e9;
+        assert!(part < 0.005 && part > 0.003, "{part}");
+    }
+
+    #[test]
+    fn a_run_through_which_the_controller_slept_teaches_nothing() {
+        let mut plant = Plant::new(&[(3.0, Way::Steady), (1.0, Way::Steady)]);
+        let mut alone = closed(Params::default(), &plant);
+        drive(&mut alone, &mut plant, 5);
+        let known = [0, 1].map(|i| alone.speed(i));
+        plant.bytes_per_op = 4096.0;
+        let runs = plant.runs.len();
+        while plant.runs.len() == runs {
+            alone.step(plant.now, &plant.seen);
+            alone.start(|_| true);
+            alone.take();
+            plant.want.fill(Want::default());
+            alone.apply(&mut plant.want);
+            plant.run(alone.period());
+        }
+        // In the pause, and everybody is back long before it wakes.
+        plant.want.fill(Want::default());
+        plant.run(Nanos::from_secs(10));
+        let fares = drive(&mut alone, &mut plant, 1);
+        assert!(
+            fares
+                .iter()
+                .all(|fare| fare.slowdown.is_none_or(|s| s < 5.0)),
+            "{fares:?}"
+        );
+        // The next run is as far away as so long a pause asks for.
+        drive(&mut alone, &mut plant, 20);
+        let again = [0, 1].map(|i| alone.speed(i));
+        for (known, again) in known.iter().zip(again) {
+            let (known, again) = (known.expect("learned"), again.expect("learned"));
+            assert!((again / known - 1.0).abs() < 0.01, "{known}, {again}");
+        }
+    }
+
+    #[test]
+    fn fifty_tenants_are_all_learned_and_the_papers_way_pauses_a_hundredth_of_the_time() {
+        for tenants in [12, 50] {
+            let mut plant = Plant::new(&vec![(1.0, Way::Steady); tenants]);
+            let mut alone = closed(Params::default(), &plant);
+            let fares = drive(&mut alone, &mut plant, 80);
+            let slowdown = |fare: &Fare| fare.slowdown.expect("learned in 80 s");
+            for fare in &fares {
+                assert!(
+                    (slowdown(fare) / tenants as f64 - 1.0).abs() < 0.02,
+                    "{fare:?}"
+                );
+            }
+            let part = plant.paused_ns as f64 / 80e9;
+            assert!(part <= 0.005, "{tenants} tenants: {part}");
+            let paper = Params {
+                mode: Refresh::Paper,
+                ..Params::default()
+            };
+            let mut plant = Plant::new(&vec![(1.0, Way::Steady); tenants]);
+            drive(&mut closed(paper, &plant), &mut plant, 20);
+            let part = plant.paused_ns as f64 / 20e9;
+            let each = 0.00125 * tenants as f64;
+            assert!(
+                part > 0.01 && (part / each - 1.0).abs() < 0.2,
+                "{tenants}: {part}"
+            );
+        }
     }
 }

@@ -15,12 +15,11 @@
 //! not held, and at the end of that epoch it has its device time back. [`Steps::Paper`] is the
 //! algorithm as printed: fixed steps, and donors are held at what they have not donated.
 //!
-//! Slowdown is mean latency over stand-alone mean latency. Whoever knows it says so through
-//! [`Share::set_slowdowns`]. Otherwise it is learned in short pauses of all others, one donor at a
-//! time, between epochs, at most one an epoch, and only while somebody wants what is idle. The
-//! other way, the latency under the full reservation without donation, needs no pause, but takers
-//! use their own entitlements meanwhile: what they cost would count as part of being alone, and
-//! the bound, which is about being alone, would not hold.
+//! Slowdown is mean latency over stand-alone mean latency, learned in stand-alone runs
+//! ([`mechanism::alone`](crate::mechanism::alone)) of donors, between epochs, and only while
+//! somebody wants what is idle. The other way, the latency under the full reservation without
+//! donation, needs no pause, but takers use their own entitlements meanwhile: what they cost would
+//! count as part of being alone, and the bound, which is about being alone, would not hold.
 //!
 //! Where what others are entitled to already makes a donor slower than its bound, as bursts of
 //! writes do to single small gets, nothing of its time is lent and there is nothing to take back:
@@ -34,15 +33,14 @@
 //! [`Steps::Adaptive`], and matter then for at most the epoch in which a donor comes back.
 
 use super::limit::Epoch;
-use crate::mechanism::throttle::{SHARE_MIN, Throttle, pause};
+use crate::mechanism::alone::{self, Alone, Clients};
+use crate::mechanism::throttle::{SHARE_MIN, Throttle};
 use crate::mechanism::window::Mark;
 use crate::{Act, Decision, Policy, Seen, Want};
-use alone::Alone;
 use fill::fill;
 use nyx_base::{Instant, Nanos};
 use std::collections::VecDeque;
 
-mod alone;
 mod fill;
 #[cfg(test)]
 mod tests;
@@ -94,17 +92,12 @@ pub struct Settings {
     pub steps: Steps,
     /// How often desires are judged, and in how many ticks holds are looked at.
     pub epoch: Epoch,
-    /// How long all others pause so that a donor can be measured; the first quarter is not
-    /// measured, for what they had begun.
-    pub pause: Nanos,
-    /// A donor's stand-alone latency is measured again when it is older.
-    pub refresh: Nanos,
-    /// Latencies that a judgement needs; a window is extended until it has as many.
-    pub samples: u64,
+    /// How a donor's stand-alone latency is measured. Its windows are half an epoch at least.
+    pub alone: alone::Params,
 }
 
 impl Default for Settings {
-    /// Epochs of 100 ms; pauses of 1 ms each second, as in the paper (section 4.1).
+    /// Epochs of 100 ms.
     fn default() -> Settings {
         Settings {
             donation: Donation::Aware,
@@ -113,9 +106,7 @@ impl Default for Settings {
                 ticks: 10,
                 ..Epoch::default()
             },
-            pause: Nanos::from_millis(1),
-            refresh: Nanos::from_millis(1_000),
-            samples: 500,
+            alone: alone::Params::default(),
         }
     }
 }
@@ -128,22 +119,10 @@ pub struct Share {
     capacity: f64,
     entitled: Vec<f64>,
     tenants: Vec<Tenant>,
-    phase: Phase,
-    slowdowns: Option<Vec<Option<f64>>>,
+    alone: Alone,
+    /// When the epoch began; none between two, while a donor runs alone.
+    began: Option<Instant>,
     decisions: VecDeque<Decision>,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Nothing was seen yet.
-    New,
-    Epoch {
-        ends: Instant,
-    },
-    /// All but this tenant pause, and the device finishes what they had begun.
-    Drain(usize),
-    /// All but this tenant pause, and it is measured.
-    Listen(usize),
 }
 
 #[derive(Debug)]
@@ -152,13 +131,10 @@ struct Tenant {
     /// The limit of which the last decision spoke.
     told: f64,
     epoch: Mark,
-    /// Where the latencies begin that were not judged yet.
-    unjudged: Mark,
     holds: u64,
     held_ticks: u32,
     /// It asked for nothing in the last epoch.
     quiet: bool,
-    alone: Alone,
 }
 
 /// What an epoch tells of one tenant.
@@ -173,41 +149,38 @@ struct Found {
 impl Share {
     /// `weights[i]` is the weight of tenant `i`.
     ///
-    /// Panics where a weight is not positive and finite, or an epoch or a pause is empty:
-    /// configurations are checked before.
+    /// Panics where a weight is not positive and finite, or an epoch is empty: configurations are
+    /// checked before.
     pub fn new(weights: &[f64], settings: Settings) -> Share {
         let entitled = entitlements(weights);
         let epoch = settings.epoch;
         assert!(
-            epoch.tick > Nanos::ZERO && epoch.ticks > 0 && settings.pause.0 >= 4,
-            "an epoch and a pause take time: {settings:?}"
+            epoch.tick > Nanos::ZERO && epoch.ticks > 0,
+            "an epoch takes time: {settings:?}"
         );
+        let alone = alone::Params {
+            window: settings.alone.window.min(Nanos(length_of(epoch).0 / 2)),
+            ..settings.alone
+        };
         let nothing = Mark::new(Instant(0), &Seen::default());
         let tenant = |&entitled: &f64| Tenant {
             assigned: entitled,
             told: entitled,
             epoch: nothing.clone(),
-            unjudged: nothing.clone(),
             holds: 0,
             held_ticks: 0,
             quiet: false,
-            alone: Alone::default(),
         };
         Share {
             tenants: entitled.iter().map(tenant).collect(),
             settings,
             capacity: 1.0,
+            // Latency tells how a donor fares, whatever its clients do.
+            alone: Alone::new(alone, &vec![Clients::Open; weights.len()]),
             entitled,
-            phase: Phase::New,
-            slowdowns: None,
+            began: None,
             decisions: VecDeque::new(),
         }
-    }
-
-    /// How many times slower each tenant is than alone, by somebody who knows better than pauses;
-    /// from the first call on there are none. `None` is not known.
-    pub fn set_slowdowns(&mut self, slowdowns: &[Option<f64>]) {
-        self.slowdowns = Some(slowdowns.to_vec());
     }
 
     /// What each tenant was assigned in the last epoch, as shares of the device.
@@ -225,10 +198,7 @@ impl Share {
     }
 
     fn begin_epoch(&mut self, now: Instant, seen: &[Seen]) {
-        let Epoch { tick, ticks } = self.settings.epoch;
-        self.phase = Phase::Epoch {
-            ends: now + Nanos(tick.0 * u64::from(ticks)),
-        };
+        self.began = Some(now);
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
             tenant.epoch = Mark::new(now, seen);
             tenant.holds = seen.holds;
@@ -243,8 +213,9 @@ impl Share {
         }
     }
 
-    /// Judges the epoch and divides the device anew. Gives whom to measure before the next one.
-    fn end_epoch(&mut self, now: Instant, seen: &[Seen]) -> Option<usize> {
+    /// Judges the epoch and divides the device anew. Tells whether a donor runs alone before the
+    /// next one.
+    fn end_epoch(&mut self, now: Instant, seen: &[Seen]) -> bool {
         let found: Vec<Found> = (0..self.tenants.len())
             .map(|i| self.judge(i, now, &seen[i]))
             .collect();
@@ -254,12 +225,12 @@ impl Share {
             tenant.assigned = part;
         }
         self.tell(now, &found);
-        self.to_measure(now, &found)
+        self.measure(&found)
     }
 
     fn judge(&mut self, i: usize, now: Instant, seen: &Seen) -> Found {
         let (limit, entitled) = (self.limit(i), self.entitled[i]);
-        let slowdown = self.slowdown(i, now, seen);
+        let slowdown = self.alone.take_one(i).and_then(|fare| fare.slowdown);
         let tenant = &mut self.tenants[i];
         let window = tenant.epoch.window(now, seen);
         let used = window.share / self.capacity;
@@ -315,47 +286,13 @@ impl Share {
         }
     }
 
-    /// How many times slower the tenant is than alone, where that is known.
-    fn slowdown(&mut self, i: usize, now: Instant, seen: &Seen) -> Option<f64> {
-        if let Some(given) = &self.slowdowns {
-            return given.get(i).copied().flatten();
-        }
-        let samples = self.settings.samples;
-        let tenant = &mut self.tenants[i];
-        let latencies = tenant.unjudged.window(now, seen).latencies;
-        if latencies.count() < samples {
-            return None;
-        }
-        tenant.unjudged = Mark::new(now, seen);
-        Some(latencies.mean_ns()? / tenant.alone.mean_ns(samples)?)
-    }
-
-    /// The donor whose stand-alone latency is the oldest and not known well enough.
-    fn to_measure(&self, now: Instant, found: &[Found]) -> Option<usize> {
+    /// Lets a donor run alone whose slowdown is not known well enough, if that is worth anything:
+    /// somebody wants what it could lend.
+    fn measure(&mut self, found: &[Found]) -> bool {
         let wanted = found.iter().any(|found| found.used_up);
-        if !wanted || self.slowdowns.is_some() || self.settings.donation == Donation::Naive {
-            return None;
-        }
-        let is_due = |&i: &usize| {
-            let tenant = &self.tenants[i];
-            let old = |at| now.since(at) >= self.settings.refresh;
-            let vague = tenant.alone.is_vague(self.settings.samples);
-            let donates = !found[i].used_up && !tenant.quiet;
-            donates && (vague || tenant.alone.paused_at().is_none_or(old))
-        };
-        let due = (0..found.len()).filter(is_due);
-        due.min_by_key(|&i| self.tenants[i].alone.paused_at())
-    }
-
-    /// The measurement is over.
-    fn learn(&mut self, i: usize, now: Instant, seen: &[Seen]) {
-        let samples = self.settings.samples;
-        let tenant = &mut self.tenants[i];
-        let latencies = tenant.epoch.window(now, &seen[i]).latencies;
-        tenant.alone.learn(now, &latencies, samples);
-        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-            tenant.unjudged = Mark::new(now, seen);
-        }
+        let aware = self.settings.donation == Donation::Aware;
+        let donates = |i: usize| !found[i].used_up && !self.tenants[i].quiet;
+        aware && wanted && self.alone.start(donates)
     }
 
     /// Decisions are about limits that moved.
@@ -399,6 +336,10 @@ impl Share {
     }
 }
 
+fn length_of(epoch: Epoch) -> Nanos {
+    Nanos(epoch.tick.0 * u64::from(epoch.ticks))
+}
+
 /// Each tenant's part of the device's time.
 ///
 /// Panics where a weight is not positive and finite: configurations are checked before.
@@ -422,16 +363,14 @@ impl Policy for Share {
     }
 
     fn period(&self) -> Nanos {
-        let quarter = self.settings.pause.0 / 4;
-        match self.phase {
-            Phase::New | Phase::Epoch { .. } => self.settings.epoch.tick,
-            Phase::Drain(_) => Nanos(quarter),
-            Phase::Listen(_) => Nanos(self.settings.pause.0 - quarter),
+        match self.began {
+            Some(_) => self.settings.epoch.tick,
+            None => self.alone.period(),
         }
     }
 
     fn measures(&self, _tenant: usize) -> bool {
-        self.settings.donation == Donation::Aware && self.slowdowns.is_none()
+        self.settings.donation == Donation::Aware
     }
 
     fn set_capacity(&mut self, share: f64) {
@@ -439,37 +378,26 @@ impl Policy for Share {
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
-        match self.phase {
-            Phase::New => {
-                self.begin_epoch(now, seen);
-                for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-                    tenant.unjudged = Mark::new(now, seen);
-                }
-            }
-            Phase::Epoch { ends } => {
+        self.alone.step(now, seen);
+        match self.began {
+            _ if self.alone.is_running() => {}
+            // The first epoch, or one after a run; or the clock went back.
+            None => self.begin_epoch(now, seen),
+            Some(began) if now < began => self.begin_epoch(now, seen),
+            Some(began) => {
                 self.tick(seen);
-                if now >= ends {
+                if now.since(began) >= length_of(self.settings.epoch) {
                     match self.end_epoch(now, seen) {
-                        Some(donor) => self.phase = Phase::Drain(donor),
-                        None => self.begin_epoch(now, seen),
+                        true => self.began = None,
+                        false => self.begin_epoch(now, seen),
                     }
                 }
             }
-            Phase::Drain(donor) => {
-                self.tenants[donor].epoch = Mark::new(now, &seen[donor]);
-                self.phase = Phase::Listen(donor);
-            }
-            Phase::Listen(donor) => {
-                self.learn(donor, now, seen);
-                self.begin_epoch(now, seen);
-            }
         }
         for (i, want) in want.iter_mut().enumerate() {
-            *want = match self.phase {
-                Phase::Drain(donor) | Phase::Listen(donor) if i != donor => pause(),
-                _ => Throttle::at(self.limit(i) * self.capacity).want(),
-            };
+            *want = Throttle::at(self.limit(i) * self.capacity).want();
         }
+        self.alone.apply(want);
     }
 
     fn take_decisions(&mut self) -> Vec<Decision> {

@@ -436,6 +436,7 @@ impl Policy for Slowdown {
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         self.alone.step(now, seen);
+        self.alone.start(|_| true);
         if let Some(fares) = self.alone.take() {
             self.judge(now, &fares);
         }
