@@ -36,11 +36,12 @@ impl Policy for ByteRate {
     }
 }
 
-/// A limit of `b` bytes a second is a second a second, of which each byte takes `1/b`.
+/// A limit of `b` bytes a second is a second a second, of which each byte takes `1/b`; a picosecond
+/// at least, because nothing would be no price.
 pub(super) fn limited(bytes_per_s: f64) -> Want {
     Want {
         rate: Some(DevicePs::SECOND),
-        byte_price: Some(DevicePs::of_max_iops(bytes_per_s)),
+        byte_price: Some(DevicePs::of_max_iops(bytes_per_s).max(DevicePs(1))),
         ..Want::default()
     }
 }

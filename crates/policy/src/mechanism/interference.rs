@@ -206,7 +206,12 @@ impl Delay {
         let drift_ns = (before.mean_ns - after.mean_ns).abs() / 2.0;
         let error_ns = self.error_ns.hypot(around_ns).max(drift_ns / SIGNIFICANT);
         let less_ns = mean_ns - self.mean_ns;
-        (less_ns / mean_ns, less_ns.abs() > SIGNIFICANT * error_ns)
+        let part = if mean_ns > 0.0 {
+            less_ns / mean_ns
+        } else {
+            0.0
+        };
+        (part, less_ns.abs() > SIGNIFICANT * error_ns)
     }
 }
 

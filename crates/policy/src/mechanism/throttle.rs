@@ -37,9 +37,11 @@ impl Bounds {
         }
     }
 
-    /// What a limit becomes within them. Where they contradict each other the upper one holds.
+    /// What a limit becomes within them, whatever figures it was computed from: at least
+    /// [`SHARE_MIN`] and at most the whole device. Where they contradict each other the upper one
+    /// holds.
     pub fn clamp(self, share: f64) -> f64 {
-        let share = share.max(self.min.max(SHARE_MIN));
+        let share = share.max(self.min.max(SHARE_MIN)).min(1.0);
         self.max.map_or(share, |max| share.min(max.max(SHARE_MIN)))
     }
 }

@@ -260,11 +260,19 @@ impl Qos {
         let slack = standings.first().map_or(1.0, |worst| worst.slack);
         if slack < 0.0 {
             self.protect(now, standings[0], &standings, windows);
-        } else if slack > self.params.slack_ample {
+        } else if slack > self.params.slack_ample || self.may_have_erred() {
             self.relax_all(now, slack, &windows);
         } else {
             self.tenants.iter_mut().for_each(|tenant| tenant.quiet = 0);
         }
+    }
+
+    /// Of several who are throttled some may be so by mistake, and would be for ever where targets
+    /// are kept without ample slack. They are relaxed a little, too: what an innocent one gets back
+    /// it keeps, and a culprit is found again and is relaxed the later.
+    fn may_have_erred(&self) -> bool {
+        let throttled = self.tenants.iter().filter(|one| one.throttle.is_set());
+        self.params.mode == Mode::Adaptive && throttled.count() > 1
     }
 
     fn protect(
@@ -474,6 +482,8 @@ impl Qos {
                 continue;
             }
             tenant.quiet = 0;
+            // What goes well is tried sooner, what goes wrong again (twice) later.
+            tenant.patience -= tenant.patience / 4;
             let step = window
                 .share_of_byte_per_s()
                 .map_or(0.01, |price| expense * price);
@@ -529,6 +539,11 @@ impl Policy for Qos {
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
+        // A clock that went back: what was begun would not end until it has caught up.
+        if self.marks.first().is_some_and(|mark| now < mark.at()) {
+            self.experiment = None;
+            self.begin_window(now, seen);
+        }
         match self.experiment.take() {
             Some((mut experiment, windows)) => match experiment.step(now, seen) {
                 Some(verdict) => {
