@@ -3,11 +3,14 @@
 //!
 //! If ticks stop (a stalled or crashed controller) the last budgets stay in force: limits go on to
 //! be kept, because leases are computed from time and not handed out by ticks; only a pause ends.
+//! If the policy fails, [`Engine::keep_limits`] puts what it wanted outside of experiments in its
+//! place.
 
 use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{Budget, DELAY_INFINITE, Limit, Rate};
+use nyx_policy::sharing::limit::Kept;
 use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Want};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -28,6 +31,8 @@ pub(crate) struct Controller {
     budgets: Vec<Arc<Budget>>,
     /// Whether the groups are those of an earlier policy.
     is_new: bool,
+    /// What it wanted when it tried nothing, without pauses.
+    safe: Vec<Want>,
     decisions: VecDeque<Decision>,
     /// How many there ever were.
     decided: u64,
@@ -43,6 +48,7 @@ impl Controller {
             groups: Groups::default(),
             budgets: Vec::new(),
             is_new: true,
+            safe: vec![Want::default(); tenants],
             decisions: VecDeque::with_capacity(DECISIONS_KEPT),
             decided: 0,
         }
@@ -66,6 +72,8 @@ impl Controller {
         let subjects = tenants.len() + groups.len();
         self.want.clear();
         self.want.resize(subjects, Want::default());
+        self.safe.truncate(tenants.len());
+        self.safe.resize(subjects, Want::default());
         self.in_force.truncate(tenants.len());
         self.in_force.resize(subjects, None);
         // Nobody knows any more which groups the others were about.
@@ -80,6 +88,7 @@ impl Controller {
             seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
             seen.ops = usage.reads.wrapping_add(usage.writes);
             seen.holds = usage.holds;
+            // Nothing to do where nothing was measured before.
             seen.latencies.clear();
             let measured = self.policy.measures(at);
             tenant.set_measured(measured);
@@ -90,6 +99,13 @@ impl Controller {
     }
 
     fn remember(&mut self) {
+        if !self.policy.is_probing() {
+            for (safe, want) in self.safe.iter_mut().zip(&self.want) {
+                let paused = want.delay == Delay::Infinite;
+                let delay = if paused { safe.delay } else { want.delay };
+                *safe = Want { delay, ..*want };
+            }
+        }
         for decision in self.policy.take_decisions() {
             if self.decisions.len() == DECISIONS_KEPT {
                 self.decisions.pop_front();
@@ -158,6 +174,16 @@ impl Engine {
                     .map(|group| group.name.clone())
             }
         }
+    }
+
+    /// The policy failed, in the middle of a step: what it last wanted outside of experiments is
+    /// what holds from the next tick on, and what is in force holds until then. Gives its name.
+    pub fn keep_limits(&self) -> &'static str {
+        let guard = self.controller.lock();
+        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
+        let failed = controller.policy.name();
+        controller.policy = Box::new(Kept::new(controller.safe.clone()));
+        failed
     }
 
     /// The name of the policy in charge.

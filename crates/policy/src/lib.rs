@@ -186,6 +186,12 @@ pub trait Policy: Send {
         let _ = share;
     }
 
+    /// Whether what it wants now is for the sake of an experiment or of a stand-alone run, and not
+    /// what it would leave in force.
+    fn is_probing(&self) -> bool {
+        false
+    }
+
     /// One step.
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]);
 

@@ -259,6 +259,10 @@ impl Policy for Tree {
         self.groups.clone()
     }
 
+    fn is_probing(&self) -> bool {
+        self.nodes.iter().any(|node| node.policy.is_probing())
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         let went_back = now < self.now;
         self.now = now;

@@ -1,4 +1,7 @@
 //! A running server: its threads, and how they start and stop.
+//!
+//! A policy that panics is replaced by its last limits, and requests go on. A worker that panics
+//! ends the process: what it had locked nobody would ever unlock.
 
 use crate::batch::EngineWork;
 use crate::group::Process;
@@ -9,7 +12,9 @@ use crate::worker::{Arrival, Inbox, WorkerLoop};
 use mio::{Events, Poll, Token};
 use nyx_base::{Clock, WorkerId};
 use nyx_engine::{Engine, Session};
+use std::any::Any;
 use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
@@ -188,9 +193,22 @@ impl Running {
                 if let Some(cpu) = pin {
                     pin_to(cpu);
                 }
-                if let Err(error) = work() {
-                    tracing::error!(thread = told, %error, "a thread failed; the server stops");
-                    shared.stop();
+                // Nothing that it shares is looked at after a panic.
+                match catch_unwind(AssertUnwindSafe(work)) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::error!(thread = told, %error, "a thread failed; the server stops");
+                        shared.stop();
+                    }
+                    Err(panic) => {
+                        let panic = message_of(&*panic);
+                        tracing::error!(
+                            thread = told,
+                            panic,
+                            "a thread panicked; the process ends"
+                        );
+                        std::process::abort();
+                    }
                 }
             })
             .map_err(system("start a thread"))?;
@@ -256,18 +274,39 @@ fn pin_to(index: usize) {
 /// The longest that a stop can go unnoticed by a thread that sleeps.
 const NAP_MAX: Duration = Duration::from_millis(100);
 
-/// Steps the policy for as long as the server runs.
+/// What a panic said.
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a word")
+}
+
+/// Steps the policy for as long as the server runs. One that panics is replaced by its last limits.
 fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
     let mut told = 0;
     while !shared.is_stopping() {
-        let period = engine.control(clock.now());
+        // The controller's lock may be poisoned then, which nobody minds: budgets are written one
+        // by one, and whoever panicked is not asked again.
+        let tick = catch_unwind(AssertUnwindSafe(|| engine.control(clock.now())));
+        let nap = match tick {
+            Ok(period) => Duration::from_nanos(period.0).min(NAP_MAX),
+            Err(panic) => {
+                let (policy, panic) = (engine.keep_limits(), message_of(&*panic));
+                tracing::error!(
+                    policy,
+                    panic,
+                    "the policy failed; its last limits stay in force"
+                );
+                NAP_MAX
+            }
+        };
         let (decided, decisions) = engine.decisions_since(told);
         told = decided;
         for decision in decisions {
             let tenant = engine.name_of(decision.tenant).unwrap_or_default();
             tracing::info!(tenant, act = %decision.act, why = decision.why, "the policy decided");
         }
-        std::thread::sleep(Duration::from_nanos(period.0).min(NAP_MAX));
+        std::thread::sleep(nap);
     }
 }
 

@@ -6,6 +6,7 @@
 //! assignment at a tick is held until the epoch ends. Its overshoot is up to a tick of the *device*
 //! in each epoch, not of the limit, and the tenant may stand still for most of a second; it is kept
 //! to reproduce.
+//! [`Kept`] is what is left of a policy that failed: its last limits.
 
 use crate::mechanism::window::counted;
 use crate::{Delay, Policy, Seen, Want};
@@ -40,6 +41,33 @@ impl Policy for Leased {
                 ..Want::default()
             };
         }
+    }
+}
+
+/// What another policy wanted, for ever: it stands in for one that failed.
+#[derive(Debug)]
+pub struct Kept {
+    wants: Vec<Want>,
+}
+
+impl Kept {
+    /// `wants[i]` is for tenant `i`.
+    pub fn new(wants: Vec<Want>) -> Kept {
+        Kept { wants }
+    }
+}
+
+impl Policy for Kept {
+    fn name(&self) -> &'static str {
+        "limit (kept)"
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(100)
+    }
+
+    fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
+        want.copy_from_slice(&self.wants);
     }
 }
 

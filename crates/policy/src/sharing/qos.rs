@@ -538,6 +538,10 @@ impl Policy for Qos {
         self.target(tenant).is_some()
     }
 
+    fn is_probing(&self) -> bool {
+        self.experiment.is_some()
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         // A clock that went back: what was begun would not end until it has caught up.
         if self.marks.first().is_some_and(|mark| now < mark.at()) {

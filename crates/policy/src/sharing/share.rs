@@ -377,6 +377,10 @@ impl Policy for Share {
         self.capacity = share.max(SHARE_MIN);
     }
 
+    fn is_probing(&self) -> bool {
+        self.alone.is_running()
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         self.alone.step(now, seen);
         match self.began {

@@ -434,6 +434,10 @@ impl Policy for Slowdown {
         self.alone.measures(tenant)
     }
 
+    fn is_probing(&self) -> bool {
+        self.alone.is_running()
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         self.alone.step(now, seen);
         self.alone.start(|_| true);
