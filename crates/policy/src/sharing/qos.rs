@@ -7,8 +7,11 @@
 //! Where the paper is silent or slow: the step is as large as the experiment says that it must be;
 //! a culprit that was found a moment ago is not looked for again; a throttle that made another LC
 //! miss its target is taken back and not tried again for a while; and what a tenant was throttled
-//! for is given back the more slowly the more often that went wrong. [`Mode::Paper`] has the
-//! paper's fixed steps and windows.
+//! for is given back the more slowly the more often that went wrong, and slower still while it does
+//! not come up to its limit: that all is well then says nothing about it. Who comes and goes faster
+//! than experiments take is found by that
+//! ([`mechanism::contrast`](crate::mechanism::contrast)). [`Mode::Paper`] has the paper's fixed
+//! steps and windows.
 //!
 //! What it never does: throttle on a window with too few samples, or throttle below
 //! [`SHARE_MIN`](crate::mechanism::throttle::SHARE_MIN).
@@ -16,6 +19,7 @@
 //! *Invariants*: at most one experiment is under way; outside of it what is wanted is exactly the
 //! throttles.
 
+use crate::mechanism::contrast::Contrast;
 use crate::mechanism::interference::{Candidate, Experiment, Trials, Verdict};
 use crate::mechanism::throttle::{Bounds, Throttle};
 use crate::mechanism::window::{Mark, Window};
@@ -104,6 +108,10 @@ const VERDICT_WINDOWS: u32 = 8;
 const BARRED_WINDOWS: u32 = 20;
 /// The most windows of slack that are waited for before a throttle is taken back.
 const PATIENCE_MOST: u32 = 64;
+/// So many windows in which a tenant did not come up to its limit count as one in which it did.
+const ABSENT_WINDOWS: u32 = 16;
+/// A tenant that uses this part of its limit comes up to it.
+const PRESENT: f64 = 0.5;
 /// An experiment looks at most four times to the power of this longer than the first.
 const DOUBTS_MOST: u32 = 4;
 /// Decisions that wait to be taken.
@@ -143,9 +151,18 @@ struct Tenant {
     throttle: Throttle,
     /// Windows for which it is no candidate.
     barred: u32,
-    /// Windows with slack before its throttle is taken back, and how many there were.
+    /// Windows with slack before its throttle is taken back, and how many there were, in parts of
+    /// which [`ABSENT_WINDOWS`] are one.
     patience: u32,
     quiet: u32,
+}
+
+impl Tenant {
+    /// Whether it comes up to its limit.
+    fn is_present(&self, window: &Window) -> bool {
+        let share = self.throttle.share();
+        share.is_some_and(|share| window.share >= PRESENT * share)
+    }
 }
 
 /// See the module.
@@ -159,6 +176,7 @@ pub struct Qos {
     verdict: Option<(Verdict, u32)>,
     /// How often in a row an experiment named nobody: the next one looks longer.
     doubts: u32,
+    contrast: Contrast,
     decisions: Vec<Decision>,
 }
 
@@ -181,9 +199,11 @@ impl Qos {
             patience: 1,
             quiet: 0,
         });
+        let tenants: Vec<Tenant> = tenants.collect();
         Qos {
             params,
-            tenants: tenants.collect(),
+            contrast: Contrast::new(tenants.len()),
+            tenants,
             marks: Vec::new(),
             experiment: None,
             verdict: None,
@@ -258,6 +278,11 @@ impl Qos {
         let standings = self.standings(&windows);
         // Who asks for nothing misses nothing: where no LC tenant is active all have slack.
         let slack = standings.first().map_or(1.0, |worst| worst.slack);
+        for (at, window) in windows.iter().enumerate() {
+            let limited = self.tenants[at].is_present(window);
+            let share = (!limited).then_some(window.share);
+            self.contrast.note(at, share, slack < 0.0);
+        }
         if slack < 0.0 {
             self.protect(now, standings[0], &standings, windows);
         } else if slack > self.params.slack_ample || self.may_have_erred() {
@@ -282,12 +307,17 @@ impl Qos {
         standings: &[Standing],
         windows: Vec<Window>,
     ) {
-        self.tenants.iter_mut().for_each(|tenant| tenant.quiet = 0);
+        if self.params.mode == Mode::Paper {
+            self.tenants.iter_mut().for_each(|tenant| tenant.quiet = 0);
+        }
         if self.tenants[victim.tenant].throttle.is_set() {
             self.roll_back(now, victim, &windows);
             return;
         }
         let candidates = self.candidates(victim.tenant, standings, &windows);
+        if let Some((suspect, more)) = self.suspect(&candidates) {
+            return self.restrain(now, suspect, more, victim, &windows);
+        }
         match candidates[..] {
             [] => self.note(now, victim.tenant, Act::GaveUp, || {
                 format!("{}, and nobody is left to throttle", told(victim))
@@ -301,6 +331,49 @@ impl Qos {
                 None => self.experiment(now, victim.tenant, candidates, windows),
             },
         }
+    }
+
+    /// The candidate that is there when targets are missed and else is not, if there is one, and
+    /// how much more it uses then.
+    fn suspect(&self, candidates: &[Candidate]) -> Option<(usize, f64)> {
+        let adaptive = self.params.mode == Mode::Adaptive;
+        let known = |one: &Candidate| Some((one.tenant, self.contrast.of(one.tenant)?));
+        let suspects = candidates.iter().filter(|_| adaptive).filter_map(known);
+        suspects.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    fn any_suspect(&self) -> bool {
+        (0..self.tenants.len()).any(|at| self.contrast.of(at).is_some())
+    }
+
+    /// Takes half of what it uses from somebody who comes and goes with the harm.
+    fn restrain(
+        &mut self,
+        now: Instant,
+        suspect: usize,
+        more: f64,
+        victim: Standing,
+        windows: &[Window],
+    ) {
+        let used = windows[suspect].share;
+        self.tighten(suspect, used, used / 2.0);
+        let to = self.tenants[suspect].throttle.share().unwrap_or(1.0);
+        let act = Act::Throttle { from: used, to };
+        self.note(now, suspect, act, || {
+            let more = more * 100.0;
+            format!(
+                "{}; when it is, this one uses {more:.1} % more",
+                told(victim)
+            )
+        });
+    }
+
+    /// A limit that is `step` of the device lower, and given back the later.
+    fn tighten(&mut self, at: usize, used: f64, step: f64) {
+        let tenant = &mut self.tenants[at];
+        tenant.throttle = tenant.throttle.tightened(used, step);
+        tenant.patience = (tenant.patience * 2).min(PATIENCE_MOST);
+        tenant.quiet = 0;
     }
 
     /// The culprit of a verdict that is fresh enough, and by how much it helped.
@@ -375,6 +448,8 @@ impl Qos {
         let victim = verdict.victim;
         let best = verdict.helped.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let named = match self.params.mode {
+            // Somebody who was quiet meanwhile would be innocent, and somebody else guilty.
+            Mode::Adaptive if self.any_suspect() => None,
             Mode::Adaptive => verdict.culprit,
             Mode::Paper => best.map(|best| best.0),
         };
@@ -418,13 +493,8 @@ impl Qos {
             Mode::Paper => expense,
             Mode::Adaptive => expense * steps_needed(victim, helped),
         };
-        let tenant = &mut self.tenants[culprit];
-        let was = tenant.throttle;
-        tenant.throttle = was.tightened(window.share, step);
-        if was.is_set() {
-            tenant.patience = (tenant.patience * 2).min(PATIENCE_MOST);
-        }
-        let to = tenant.throttle.share().unwrap_or(1.0);
+        self.tighten(culprit, window.share, step);
+        let to = self.tenants[culprit].throttle.share().unwrap_or(1.0);
         let act = Act::Throttle {
             from: window.share,
             to,
@@ -472,18 +542,25 @@ impl Qos {
             false => (slack / self.params.slack_ample - 1.0).clamp(0.25, 2.0),
         };
         let expense = self.params.step_bytes_per_s;
+        let mut relaxed = false;
         for (at, window) in windows.iter().enumerate() {
             let tenant = &mut self.tenants[at];
             if !tenant.throttle.is_set() {
                 continue;
             }
-            tenant.quiet += 1;
-            if !paper && tenant.quiet < tenant.patience {
+            let present = tenant.is_present(window);
+            tenant.quiet += if present { ABSENT_WINDOWS } else { 1 };
+            // Without ample slack one at a time, so that it is seen who does the harm.
+            let waits = tenant.quiet < tenant.patience * ABSENT_WINDOWS;
+            if !paper && (waits || (relaxed && slack <= self.params.slack_ample)) {
                 continue;
             }
+            relaxed = true;
             tenant.quiet = 0;
-            // What goes well is tried sooner, what goes wrong again (twice) later.
-            tenant.patience -= tenant.patience / 4;
+            if present {
+                // What goes well is tried sooner.
+                tenant.patience -= tenant.patience / 8;
+            }
             let step = window
                 .share_of_byte_per_s()
                 .map_or(0.01, |price| expense * price);
