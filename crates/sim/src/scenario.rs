@@ -12,8 +12,38 @@ use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker
 use nyx_gate::{Device, Usage};
 use nyx_media::{Emulated, Mapped, MediaError};
 use nyx_policy::{Decision, Policy};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What a client that means to gain by it knows when a batch of it was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Plight {
+    /// Time since the scenario's begin.
+    pub now: Nanos,
+    /// How long the batch took.
+    pub took: Nanos,
+    /// How often it was held meanwhile.
+    pub holds: u64,
+}
+
+/// Decides how long a client rests before its next batch. All clients of a part share one, and
+/// what it remembers.
+#[derive(Clone)]
+pub struct Behaviour(Arc<dyn Fn(Plight) -> Nanos + Send + Sync>);
+
+impl Behaviour {
+    /// Behaves as `rest` says.
+    pub fn new(rest: impl Fn(Plight) -> Nanos + Send + Sync + 'static) -> Behaviour {
+        Behaviour(Arc::new(rest))
+    }
+}
+
+impl fmt::Debug for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Behaviour")
+    }
+}
 
 /// One tenant of a scenario and its clients.
 #[derive(Clone, Debug)]
@@ -31,6 +61,8 @@ pub struct Part {
     /// Batches a second of all its clients, at random times: an open loop, whose latencies count
     /// from when a batch was due. None is a closed loop.
     pub rate: Option<f64>,
+    /// What its clients do beside that, where they have a mind of their own.
+    pub behaviour: Option<Behaviour>,
 }
 
 impl Part {
@@ -43,6 +75,7 @@ impl Part {
             think,
             active: Nanos::ZERO..Nanos(u64::MAX),
             rate: None,
+            behaviour: None,
         }
     }
 }
@@ -123,6 +156,9 @@ struct Runner {
     active: Range<Nanos>,
     /// Batches a second of this client alone, where it is an open loop.
     rate: Option<f64>,
+    behaviour: Option<Behaviour>,
+    /// Holds up to the batch in hand.
+    holds: u64,
     rng: Rng,
     /// When the batch in hand was due.
     due: Instant,
@@ -131,7 +167,14 @@ struct Runner {
 
 impl Runner {
     /// The batch in hand is answered: when is the next one due?
-    fn next_batch(&mut self, now: Instant) {
+    fn next_batch(&mut self, now: Instant, start: Instant) {
+        let holds = self.client.done().holds;
+        let plight = Plight {
+            now: now.since(start),
+            took: now.since(self.due),
+            holds: holds - self.holds,
+        };
+        self.holds = holds;
         self.due = match self.rate {
             None => now + self.think,
             Some(rate) => {
@@ -139,6 +182,9 @@ impl Runner {
                 self.due + Nanos((gap_s * 1e9) as u64)
             }
         };
+        if let Some(Behaviour(rest)) = &self.behaviour {
+            self.due = self.due.max(now + rest(plight));
+        }
         self.time = self.due.max(now + self.think);
     }
 }
@@ -237,6 +283,8 @@ impl Scenario {
                     think: part.think,
                     active: part.active.clone(),
                     rate: part.rate.map(|rate| rate / f64::from(part.clients)),
+                    behaviour: part.behaviour.clone(),
+                    holds: 0,
                     rng: Rng::with_seed(self.seed.wrapping_mul(31) ^ u64::from(index)),
                     due: Instant(0),
                     time: Instant(0),
@@ -348,7 +396,7 @@ impl Run<'_> {
             // Who waits for the controller is asked again at its next tick.
             Some(Instant::NEVER) => runner.time = tick,
             Some(until) => runner.time = until.max(spent).min(spent + HOLD_MOST),
-            None => runner.next_batch(spent),
+            None => runner.next_batch(spent, self.start),
         }
     }
 }
