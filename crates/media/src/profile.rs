@@ -1,18 +1,22 @@
-//! The MaxIOPS profile of a device: how many random reads and writes of each size it does at most
-//! (NyxCache section 3.3, figure 3). 1/MaxIOPS is the price of an operation, so this file is what
-//! makes a device chargeable.
+//! The profile of a device: how many random reads and writes of each size it does at most (MaxIOPS,
+//! NyxCache section 3.3, figure 3). 1/MaxIOPS is the price of an operation, so this file is what
+//! makes a device chargeable. Beside this price of its capacity stands what an operation adds to the
+//! latency of others, [`Latency`].
 //!
 //! * [`mod@measure`]: over any medium, in real time. [`mod@simulate`]: of a device model, in
 //!   virtual time.
 //! * [`Profile::load`] and [`Profile::save`]: the file; its fields are `docs/format.md`, "Profile".
+//! * [`mod@latency`]: idle latencies and latency prices.
 //! * [`Profile::check`]: whether a profile is of this device. [`RateCard`]: prices for people.
 //!
 //! What this module never does: charge anybody; the table of prices is `nyx-gate`'s.
 
+mod latency;
 mod measure;
 mod rate_card;
 mod simulate;
 
+pub use latency::{Delays, Latency, MEASURED_SHARE, PROBED_BYTES, VICTIM_BYTES};
 pub use measure::measure;
 pub use rate_card::RateCard;
 pub use simulate::simulate;
@@ -26,8 +30,10 @@ use std::path::Path;
 pub const STEP_BYTES: usize = 64;
 /// How many sizes there are: 64 B to 4 KiB.
 pub const STEPS: usize = 64;
-/// The format that this build writes and reads.
-const VERSION: u32 = 1;
+/// The format that this build writes.
+const VERSION: u32 = 2;
+/// The oldest format that it reads: one without latencies.
+const VERSION_OLDEST: u32 = 1;
 
 /// How thoroughly a device is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +98,9 @@ pub struct Profile {
     pub device: Identity,
     read: Curve,
     write: Curve,
+    /// None where it was not measured: in format 1, and on a machine with a single processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    latency: Option<Latency>,
 }
 
 /// Whether a profile fits a device.
@@ -201,6 +210,7 @@ impl Profile {
         thread_counts: Vec<usize>,
         measured_bytes: Vec<usize>,
         [read, write]: [Vec<(f64, usize)>; 2],
+        latency: Option<Latency>,
     ) -> Profile {
         let curve = |points: Vec<(f64, usize)>| {
             let (max_ops_per_s, best_threads) = points
@@ -228,6 +238,7 @@ impl Profile {
             device,
             read,
             write,
+            latency,
         }
     }
 
@@ -240,6 +251,12 @@ impl Profile {
     /// The number of threads that reached each of [`Self::max_ops_per_s`].
     pub fn best_threads(&self, op: Op) -> &[usize] {
         &self.curve(op).best_threads
+    }
+
+    /// Idle latencies and latency prices. None where they were not measured: then nobody knows that
+    /// a device second of one operation hurts more than one of another.
+    pub fn latency(&self) -> Option<&Latency> {
+        self.latency.as_ref()
     }
 
     fn curve(&self, op: Op) -> &Curve {
@@ -331,13 +348,19 @@ impl Profile {
             version: u32,
         }
         let found: Versioned = toml::from_str(text).map_err(|e| e.to_string())?;
-        if found.version != VERSION {
+        if !(VERSION_OLDEST..=VERSION).contains(&found.version) {
             return Err(format!(
-                "format {}, but this build reads format {VERSION} only",
+                "format {}, but this build reads formats {VERSION_OLDEST} to {VERSION} only",
                 found.version
             ));
         }
         let profile: Profile = toml::from_str(text).map_err(|e| e.to_string())?;
+        if let Some(latency) = &profile.latency {
+            if found.version == VERSION_OLDEST {
+                return Err(format!("format {VERSION_OLDEST} has no latencies"));
+            }
+            latency.validate()?;
+        }
         for (name, curve) in [("read", &profile.read), ("write", &profile.write)] {
             curve.validate(name)?;
         }

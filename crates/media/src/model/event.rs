@@ -22,6 +22,8 @@ use worker::Worker;
 pub enum Access {
     /// Ordinary loads.
     Load,
+    /// Ordinary loads, each of which needs what the one before brought.
+    LoadDependent,
     /// Loads with the prefetcher switched off.
     LoadNoPrefetch,
     /// Non-temporal loads.

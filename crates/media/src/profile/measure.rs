@@ -10,6 +10,8 @@ use nyx_base::{Clock, Nanos, Rng};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 
+mod victim;
+
 /// Operations between two looks at the clock.
 const BURST: usize = 16;
 /// The sizes that a quick profile measures.
@@ -59,6 +61,7 @@ pub fn measure(
     let rate = |op, bytes, threads| point(medium, clock, &plan, op, bytes, threads);
     let best = sweep(&plan.sizes, &counts, progress, rate);
     let curves = best.map(|measured| interpolate(&measured));
+    let latency = victim::latency(medium, clock, &plan, &curves);
     Profile::assemble(
         device,
         medium.evidence(),
@@ -66,6 +69,7 @@ pub fn measure(
         counts,
         plan.sizes,
         curves,
+        latency,
     )
 }
 
@@ -139,6 +143,8 @@ struct Worker<'a> {
     buffer: Vec<u8>,
     front: Front,
     rng: Rng,
+    /// Zero, which the compiler does not know.
+    nothing: u64,
 }
 
 impl Worker<'_> {
@@ -159,6 +165,7 @@ impl Worker<'_> {
             buffer,
             front: Front::default(),
             rng,
+            nothing: std::hint::black_box(0),
         }
     }
 
@@ -179,6 +186,11 @@ impl Worker<'_> {
     #[inline]
     fn access(&mut self) {
         let at = self.rng.u64(0..self.slots) * self.buffer.len() as u64;
+        self.access_at(at);
+    }
+
+    #[inline]
+    fn access_at(&mut self, at: u64) {
         match self.op {
             Op::Read => self.medium.read(&mut self.front, at, &mut self.buffer),
             Op::Write => self

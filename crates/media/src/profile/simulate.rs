@@ -1,10 +1,16 @@
 //! The profile of a device model in virtual time: virtual threads drive the O(1) model, so the
-//! result is exact, the same on every machine, and there in about a second.
+//! result is exact, the same on every machine, and there in about a second. Latencies come from the
+//! event model, which knows more of waiting.
 //!
 //! What it never does: read a clock. Its evidence is *simulated*.
 
-use super::{Effort, Identity, Profile, Progress, STEP_BYTES, STEPS, sweep};
+use super::latency::Round;
+use super::{
+    Delays, Effort, Identity, Latency, MEASURED_SHARE, PROBED_BYTES, Profile, Progress, STEP_BYTES,
+    STEPS, VICTIM_BYTES, sweep,
+};
 use crate::model::Params;
+use crate::model::event::{Access, Outcome, Thread, run};
 use crate::model::o1::Model;
 use crate::{Evidence, Front, Op};
 use nyx_base::{Instant, Rng};
@@ -16,19 +22,26 @@ const SPAN_BYTES: u64 = 10 << 30;
 /// The paper's machine has 16 cores; 24 threads saturate its device in every pattern.
 const THREAD_COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 24];
 
+/// Threads that use the device beside the victim: few enough that a module's writers do not disturb
+/// each other, enough that a quarter of the device is not too much for them.
+const AGGRESSORS: usize = 8;
+/// Each growth is measured so often, by other seeds.
+const ROUNDS: u64 = 5;
+
 /// Profiles `params`. Quick takes the largest number of threads alone, which no smaller one beats
 /// in this model; Full drives four times as many operations as Normal.
 pub fn simulate(params: &Params, effort: Effort, progress: &mut dyn FnMut(Progress)) -> Profile {
-    let (counts, lines) = match effort {
-        Effort::Quick => (&THREAD_COUNTS[THREAD_COUNTS.len() - 1..], 16_000),
-        Effort::Normal => (&THREAD_COUNTS[..], 16_000),
-        Effort::Full => (&THREAD_COUNTS[..], 64_000),
+    let (counts, lines, latency_lines) = match effort {
+        Effort::Quick => (&THREAD_COUNTS[THREAD_COUNTS.len() - 1..], 16_000, 20_000),
+        Effort::Normal => (&THREAD_COUNTS[..], 16_000, 80_000),
+        Effort::Full => (&THREAD_COUNTS[..], 64_000, 320_000),
     };
     let sizes: Vec<usize> = (1..=STEPS).map(|step| step * STEP_BYTES).collect();
     let best = sweep(&sizes, counts, progress, |op, bytes, threads| {
         rate(params, op, bytes as u64, threads, lines)
     });
     let curves = best.map(|points| points.into_iter().map(|(_, best)| best).collect());
+    let latency = latency(params, &curves, latency_lines / ROUNDS);
     let device = Identity::of_model(params);
     Profile::assemble(
         device,
@@ -37,6 +50,7 @@ pub fn simulate(params: &Params, effort: Effort, progress: &mut dyn FnMut(Progre
         counts.to_vec(),
         sizes,
         curves,
+        latency,
     )
 }
 
@@ -68,4 +82,56 @@ fn rate(params: &Params, op: Op, bytes: u64, threads: usize, lines: u64) -> f64 
     let from = issue(ops);
     let to = issue(ops);
     ops as f64 / to.since(from).as_secs_f64()
+}
+
+/// Idle latencies and growths, each of the latter by rounds of about `lines` lines of the aggressors.
+fn latency(params: &Params, curves: &[Vec<(f64, usize)>; 2], lines: u64) -> Option<Latency> {
+    let victim = thread(Access::LoadDependent, VICTIM_BYTES, None);
+    let mut both = [Delays::default(), Delays::default()];
+    for ((access, curve), delays) in accesses().into_iter().zip(curves).zip(&mut both) {
+        for bytes in PROBED_BYTES {
+            let max_ops_per_s = curve[bytes / STEP_BYTES - 1].0;
+            let rate = MEASURED_SHARE * max_ops_per_s;
+            let aggressor = thread(access, bytes, Some(rate / AGGRESSORS as f64));
+            let lines_per_op = (bytes as u64).div_ceil(params.media.line_bytes) as f64;
+            let length_ns = (lines as f64 / lines_per_op / rate * 1e9) as u64;
+            let threads = [vec![victim], vec![aggressor; AGGRESSORS]].concat();
+            let round = |seed| {
+                let mean_ns = |outcome: &Outcome| outcome.threads[0].latency_ns_mean;
+                let with = run(params, &threads, length_ns, seed);
+                let without = run(params, &threads[..1], length_ns, seed);
+                let ops_per_s: f64 = with.threads[1..].iter().map(|one| one.ops_per_s).sum();
+                Round {
+                    without_ns: mean_ns(&without),
+                    with_ns: mean_ns(&with),
+                    share: ops_per_s / max_ops_per_s,
+                }
+            };
+            let rounds: Vec<Round> = (0..ROUNDS).map(round).collect();
+            delays.push(idle_ns(params, access, bytes), &rounds)?;
+        }
+    }
+    Some(Latency::new(both))
+}
+
+fn accesses() -> [Access; 2] {
+    [Access::Load, Access::StoreNt]
+}
+
+fn thread(access: Access, bytes: usize, ops_per_s: Option<f64>) -> Thread {
+    Thread {
+        access,
+        op_bytes: bytes as u64,
+        ops_per_s,
+    }
+}
+
+/// The mean latency of one thread whose accesses come so seldom that they do not meet.
+fn idle_ns(params: &Params, access: Access, bytes: usize) -> f64 {
+    const OPS: f64 = 100.0;
+    const APART: f64 = 100.0;
+    let long_ns = params.load.latency_ns.max(params.media.write_ns) * APART;
+    let one = thread(access, bytes, Some(1e9 / long_ns));
+    let outcome = run(params, &[one], (OPS * long_ns) as u64, 1);
+    outcome.threads[0].latency_ns_mean
 }

@@ -1,5 +1,6 @@
-//! `nyx profile`: measures the MaxIOPS of a device, prints it with its rate card, writes it as a
-//! file that `nyx serve` loads, and draws it (NyxCache section 3.3, figure 3).
+//! `nyx profile`: measures the MaxIOPS and the latency prices of a device, prints them with its rate
+//! card, writes them as a file that `nyx serve` loads, and draws the first (NyxCache section 3.3,
+//! figure 3).
 //!
 //! What it never does: overwrite a file that holds anything. It measures by writing, so it makes a
 //! medium of its own and removes it afterwards.
@@ -12,13 +13,15 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use nyx_base::{Bytes, Clock};
 use nyx_media::model::Params;
-use nyx_media::profile::{Effort, Identity, Profile, Progress, STEP_BYTES, measure, simulate};
-use nyx_media::{Emulated, Mapped, MediaError, Op, TscClock};
+use nyx_media::profile::{
+    Effort, Identity, Latency, Profile, Progress, STEP_BYTES, VICTIM_BYTES, measure, simulate,
+};
+use nyx_media::{Emulated, Evidence, Mapped, MediaError, Op, TscClock};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Measure a device: its MaxIOPS by size, and what operations cost on it.
+/// Measure a device: its MaxIOPS by size, what operations cost on it, and what they do to latency.
 ///
 /// With --model alone the model is profiled in virtual time. With --model and --device it is laid
 /// over that medium and measured in real time. Without --model the medium itself is measured.
@@ -261,8 +264,39 @@ fn text(profile: &Profile) -> String {
         }
         out.push('\n');
     }
-    let _ = writeln!(out, "\n{}", profile.rate_card());
+    let _ = writeln!(out, "\n{}\n", profile.rate_card());
+    match profile.latency() {
+        Some(latency) => latency_text(latency, evidence, &mut out),
+        None => out.push_str("No latency prices: they are measured with two processors or more.\n"),
+    }
     out
+}
+
+/// How long single accesses take, and what others cost in latency.
+fn latency_text(latency: &Latency, evidence: Evidence, out: &mut String) {
+    let _ = writeln!(
+        out,
+        "Latency, {evidence}: of a single access on the idle device; what a whole device of such\n\
+         accesses would add to the mean of a reader of {VICTIM_BYTES} B, measured at a quarter of \
+         it;\nand its price, relative to reading 1 KiB"
+    );
+    let _ = writeln!(
+        out,
+        "{:>8}  {:>9} {:>17} {:>6}  {:>9} {:>17} {:>6}",
+        "bytes", "read ns", "adds ns", "price", "write ns", "adds ns", "price",
+    );
+    let prices = [Op::Read, Op::Write].map(|op| latency.probed_prices(op));
+    for (at, bytes) in latency.bytes().iter().enumerate() {
+        let _ = write!(out, "{bytes:>8}");
+        for (op, prices) in [Op::Read, Op::Write].into_iter().zip(&prices) {
+            let delays = latency.delays(op);
+            let (growth, error) = (delays.growth_ns[at], delays.growth_error_ns[at]);
+            let adds = format!("{growth:.0} +- {error:.0}");
+            let (idle, price) = (delays.idle_ns[at], prices[at]);
+            let _ = write!(out, "  {idle:>9.0} {adds:>17} {price:>6.2}");
+        }
+        out.push('\n');
+    }
 }
 
 fn json(profile: &Profile) -> String {
@@ -274,7 +308,6 @@ fn json(profile: &Profile) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
-    use nyx_media::Evidence;
 
     #[derive(Parser)]
     struct Line {
@@ -301,6 +334,12 @@ mod tests {
             "{out}"
         );
         assert!(out.contains("Rate card"), "{out}");
+        assert!(out.contains("Latency, simulated"), "{out}");
+        let last = out.lines().last().expect("a table");
+        assert!(
+            last.trim_start().starts_with("4096") && last.contains("+-"),
+            "{out}"
+        );
         let real = profiled("--size 4MiB --effort quick").expect("memory");
         assert_eq!(real.evidence, Evidence::Real);
         let out = text(&real);
@@ -352,6 +391,8 @@ mod tests {
             .as_array()
             .expect("a list");
         assert_eq!(reads.len(), 64);
+        let idle = &value["profile"]["latency"]["write"]["idle_ns"];
+        assert_eq!(idle.as_array().map(Vec::len), Some(4));
         assert!(value["rate_card"]["rates"][0]["write_std_ops"].is_number());
     }
 }

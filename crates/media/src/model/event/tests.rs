@@ -2,7 +2,7 @@
 //! The figures hold no numbers of their own in text, so what is asserted are the anchors that the
 //! text and the table give, with the errors that the model has.
 
-use super::Access::{Load, LoadNoPrefetch, LoadNt, Store, StoreClwb, StoreNt};
+use super::Access::{Load, LoadDependent, LoadNoPrefetch, LoadNt, Store, StoreClwb, StoreNt};
 use super::*;
 
 fn optane() -> Params {
@@ -65,7 +65,7 @@ fn table_2_is_met_within_the_models_errors() {
             [seen.bytes_per_s / 1e9, seen.latency_ns_mean / 1e3]
         });
         let most = match access {
-            Load | LoadNoPrefetch | LoadNt => 0.056,
+            Load | LoadDependent | LoadNoPrefetch | LoadNt => 0.056,
             StoreClwb => 0.05,
             StoreNt => 0.09,
             Store => 0.13,
@@ -80,6 +80,18 @@ fn table_2_is_met_within_the_models_errors() {
         errors.len() == 24 && mean <= 0.04,
         "mean error {:.1} %",
         mean * 100.0
+    );
+}
+
+#[test]
+fn a_dependent_load_waits_for_the_one_before() {
+    let seen = &run(&optane(), &[closed(LoadDependent, 256)], 1_000_000, 1).threads[0];
+    near("latency", seen.latency_ns_mean, 490.7, 0.001);
+    near(
+        "one at a time",
+        seen.ops_per_s * seen.latency_ns_mean,
+        1e9,
+        0.002,
     );
 }
 

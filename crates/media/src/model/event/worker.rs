@@ -114,6 +114,7 @@ impl Fetch {
         let window = params.window_lines(spec.op_bytes, lines);
         let (base, latency, gap, window) = match spec.access {
             Access::Load => (0.0, params.load.latency_ns, params.load.gap_ns, window),
+            Access::LoadDependent => (0.0, params.load.latency_ns, params.load.gap_ns, 1),
             Access::LoadNoPrefetch => {
                 let loads = &params.load_no_prefetch;
                 let most = params.window.lines_max_no_prefetch;
