@@ -84,7 +84,7 @@ impl Controller {
     fn look(&mut self, tenants: &[Tenant]) {
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
             let usage = tenant.usage();
-            seen.used = usage.used;
+            seen.used = usage.used();
             seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
             seen.ops = usage.reads.wrapping_add(usage.writes);
             seen.holds = usage.holds;

@@ -134,7 +134,7 @@ impl Engine {
         stat(out, "nyx_holds", sum.usage.holds);
         stat(out, "nyx_device_reads", sum.usage.reads);
         stat(out, "nyx_device_writes", sum.usage.writes);
-        reply::stat(out, "nyx_device_seconds", device_seconds(sum.usage.used));
+        reply::stat(out, "nyx_device_seconds", device_seconds(sum.usage.used()));
     }
 
     fn stats_settings(&self, within: &[&Tenant], around: &Surroundings, out: &mut Out) {
@@ -200,8 +200,8 @@ impl Engine {
         stat("device_writes", &usage.writes);
         stat("device_read_bytes", &usage.read_bytes);
         stat("device_written_bytes", &usage.written_bytes);
-        stat("device_seconds", &device_seconds(usage.used));
-        stat("standard_ops", &(usage.used.0 / standard.0.max(1)));
+        stat("device_seconds", &device_seconds(usage.used()));
+        stat("standard_ops", &(usage.used().0 / standard.0.max(1)));
         if tenant.budget.is_limited() {
             let share = tenant.budget.sustained().share();
             stat("limit_device_share", &format!("{share:.4}"));

@@ -185,7 +185,7 @@ fn a_tenant_that_rejects_says_busy() {
 /// Serves a greedy tenant for `length` and returns its device time.
 fn greedy(rig: &mut Rig, length: Nanos) -> DevicePs {
     let mut session = rig.to(0);
-    let used = |rig: &Rig| rig.engine.tenants()[0].usage().used;
+    let used = |rig: &Rig| rig.engine.tenants()[0].usage().used();
     let (before, end) = (used(rig), rig.now().mono + length);
     let mut out = Out::new();
     while rig.now().mono < end {

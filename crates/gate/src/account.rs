@@ -7,7 +7,8 @@ use std::ops::{Add, Sub};
 /// The counters of one (tenant, worker, device). *Thread safety*: one writer, many readers.
 #[derive(Debug, Default)]
 pub struct Account {
-    pub(crate) used_ps: Counter,
+    pub(crate) read_ps: Counter,
+    pub(crate) write_ps: Counter,
     pub(crate) reads: Counter,
     pub(crate) writes: Counter,
     pub(crate) read_bytes: Counter,
@@ -18,8 +19,10 @@ pub struct Account {
 /// A reading of one account, or the sum of several. Counts wrap; differences survive that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Device time charged.
-    pub used: DevicePs,
+    /// Device time charged for reads.
+    pub read_used: DevicePs,
+    /// Device time charged for writes.
+    pub write_used: DevicePs,
     /// Accesses that read.
     pub reads: u64,
     /// Accesses that wrote.
@@ -36,7 +39,8 @@ impl Account {
     /// The counters as they stand, each possibly a little older than the next.
     pub fn usage(&self) -> Usage {
         Usage {
-            used: DevicePs(self.used_ps.get()),
+            read_used: DevicePs(self.read_ps.get()),
+            write_used: DevicePs(self.write_ps.get()),
             reads: self.reads.get(),
             writes: self.writes.get(),
             read_bytes: self.read_bytes.get(),
@@ -47,9 +51,15 @@ impl Account {
 }
 
 impl Usage {
+    /// All device time charged. It wraps as its parts do.
+    pub fn used(&self) -> DevicePs {
+        DevicePs(self.read_used.0.wrapping_add(self.write_used.0))
+    }
+
     fn zip(self, other: Usage, f: impl Fn(u64, u64) -> u64) -> Usage {
         Usage {
-            used: DevicePs(f(self.used.0, other.used.0)),
+            read_used: DevicePs(f(self.read_used.0, other.read_used.0)),
+            write_used: DevicePs(f(self.write_used.0, other.write_used.0)),
             reads: f(self.reads, other.reads),
             writes: f(self.writes, other.writes),
             read_bytes: f(self.read_bytes, other.read_bytes),

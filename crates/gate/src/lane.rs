@@ -223,13 +223,14 @@ impl Lane<'_> {
         }
         let price = self.state.device.cost.price(op, len);
         let account = &self.state.account;
-        account.used_ps.add(price.0);
         match op {
             Op::Read => {
+                account.read_ps.add(price.0);
                 account.reads.add(1);
                 account.read_bytes.add(len as u64);
             }
             Op::Write => {
+                account.write_ps.add(price.0);
                 account.writes.add(1);
                 account.written_bytes.add(len as u64);
             }

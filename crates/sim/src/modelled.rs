@@ -4,9 +4,9 @@
 //! What it never does: measure anything real; prices come from a profile in virtual time.
 
 use nyx_gate::CostTable;
+use nyx_media::MediaError;
 use nyx_media::model::Params;
 use nyx_media::profile::{Effort, simulate};
-use nyx_media::{MediaError, Op};
 
 /// A device model and its prices.
 #[derive(Clone, Debug)]
@@ -22,8 +22,7 @@ impl Modelled {
     pub fn named(spec: &str) -> Result<Modelled, MediaError> {
         let params = Params::resolve(spec)?;
         let profile = simulate(&params, Effort::Quick, &mut |_| {});
-        let [read, write] = [Op::Read, Op::Write].map(|op| profile.max_ops_per_s(op));
-        let cost = CostTable::from_max_iops(read, write);
+        let cost = CostTable::of_profile(&profile);
         Ok(Modelled { params, cost })
     }
 }

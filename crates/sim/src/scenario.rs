@@ -226,7 +226,7 @@ impl Scenario {
                     .iter()
                     .filter(|r| r.part == part)
                     .map(|r| r.client.done())),
-                used: after[part].usage.used - before[part].usage.used,
+                used: after[part].usage.used() - before[part].usage.used(),
                 windows: windows.iter().map(|window| window[part].clone()).collect(),
                 latencies: after[part].latencies.since(&before[part].latencies),
             })
@@ -331,7 +331,7 @@ impl Reading {
         let usage = self.usage - before.usage;
         let latencies = self.latencies.since(&before.latencies);
         WindowOutcome {
-            used: usage.used,
+            used: usage.used(),
             bytes: usage.read_bytes + usage.written_bytes,
             ops: latencies.count(),
             mean_ns: latencies.mean_ns().unwrap_or(0.0),

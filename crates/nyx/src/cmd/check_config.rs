@@ -11,7 +11,6 @@ use crate::config::{
 };
 use crate::serving::plans;
 use nyx_gate::CostTable;
-use nyx_media::Op;
 use nyx_media::profile::Profile;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -143,8 +142,7 @@ fn standard_ops_per_s(text: &mut String, device: &Device) -> Option<f64> {
     }
     match Profile::load(&device.profile) {
         Ok(profile) => {
-            let [read, write] = [Op::Read, Op::Write].map(|op| *profile.max_ops_per_s(op));
-            let standard = CostTable::from_max_iops(&read, &write).standard();
+            let standard = CostTable::of_profile(&profile).standard();
             let rate = 1.0 / standard.as_secs_f64();
             let _ = writeln!(
                 text,

@@ -140,7 +140,7 @@ impl Scores {
         let usage = |place: usize| stage.engine.tenants()[place].usage();
         let usages: [_; TENANTS] = std::array::from_fn(usage);
         let now = Before {
-            used: usages.map(|usage| usage.used),
+            used: usages.map(|usage| usage.used()),
             holds: usages.map(|usage| usage.holds),
             busy: stage.busy(),
             lost: board.lost(),

@@ -98,13 +98,13 @@ impl Stage {
 
     /// What the tenant at `place` has been charged so far.
     pub fn used(&self, place: usize) -> DevicePs {
-        self.engine.tenants()[place].usage().used
+        self.engine.tenants()[place].usage().used()
     }
 
     /// What worker `index` has charged it so far.
     pub fn used_by(&self, place: usize, index: u16) -> DevicePs {
         let tenant = &self.engine.tenants()[place];
-        tenant.usage_by(WorkerId(index)).used
+        tenant.usage_by(WorkerId(index)).used()
     }
 
     /// The device time of all accesses so far by the model's own count; nothing where there is no

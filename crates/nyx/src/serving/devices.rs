@@ -8,7 +8,7 @@ use nyx_base::Clock;
 use nyx_gate::{CostTable, Device};
 use nyx_media::model::Params;
 use nyx_media::profile::{Effort, Fit, Identity, Profile, measure, simulate};
-use nyx_media::{Emulated, Mapped, Media, MediaError, Op};
+use nyx_media::{Emulated, Mapped, Media, MediaError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -74,11 +74,14 @@ fn prices(
         Some(profile) => profile,
         None => make_profile(config, medium, identity, params, clock)?,
     };
-    let (read, write) = (
-        profile.max_ops_per_s(Op::Read),
-        profile.max_ops_per_s(Op::Write),
-    );
-    Ok(CostTable::from_max_iops(read, write))
+    if profile.latency().is_none() {
+        let path = config.profile.display();
+        tracing::info!(
+            "profile {path} has no latency prices: all operations count as equally harmful to the \
+             latency of others; `nyx profile` on two processors or more makes one that has them"
+        );
+    }
+    Ok(CostTable::of_profile(&profile))
 }
 
 fn in_device(config: &config::Device, error: &MediaError) -> String {
