@@ -9,7 +9,7 @@
 use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
-use nyx_gate::{Budget, DELAY_INFINITE, Limit, Rate};
+use nyx_gate::{Budget, DELAY_INFINITE, Device, Limit, Rate, Usage};
 use nyx_policy::sharing::limit::Kept;
 use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Want};
 use std::collections::VecDeque;
@@ -24,6 +24,9 @@ const DECISIONS_KEPT: usize = 256;
 pub(crate) struct Controller {
     policy: Box<dyn Policy>,
     seen: Vec<Seen>,
+    /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
+    /// depends on its size, and accounts know the mean of a stretch of time only.
+    usage: Vec<Usage>,
     want: Vec<Want>,
     in_force: Vec<Option<Want>>,
     groups: Groups,
@@ -43,6 +46,7 @@ impl Controller {
         Controller {
             policy,
             seen: vec![Seen::default(); tenants],
+            usage: vec![Usage::default(); tenants],
             want: vec![Want::default(); tenants],
             in_force: vec![None; tenants],
             groups: Groups::default(),
@@ -81,9 +85,13 @@ impl Controller {
         self.decisions.retain(about_tenants);
     }
 
-    fn look(&mut self, tenants: &[Tenant]) {
+    fn look(&mut self, tenants: &[Tenant], devices: &[Arc<Device>]) {
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
             let usage = tenant.usage();
+            let before = std::mem::replace(&mut self.usage[at], usage);
+            let cost = &devices[tenant.config.device].cost;
+            let harm = cost.harm(&(usage - before));
+            seen.harm = DevicePs(seen.harm.0.wrapping_add(harm.0));
             seen.used = usage.used();
             seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
             seen.ops = usage.reads.wrapping_add(usage.writes);
@@ -127,7 +135,7 @@ impl Engine {
         if controller.is_new {
             controller.install(now, &self.tenants);
         }
-        controller.look(&self.tenants);
+        controller.look(&self.tenants, &self.devices);
         controller
             .policy
             .step(now, &controller.seen, &mut controller.want);

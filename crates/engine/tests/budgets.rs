@@ -11,7 +11,7 @@ use nyx_policy::plan::{Kind, Member, Plan, Terms, Who};
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_policy::{Delay, Policy, Seen, Want};
 use nyx_proto::Out;
-use rig::{OPS_PER_S, Rig, roomy};
+use rig::{OPS_PER_S, Rig, WRITE_LATENCY_PRICE, roomy};
 use std::sync::Arc;
 
 /// One per cent of the device: 10,000 operations a second.
@@ -364,4 +364,39 @@ impl Policy for Pause {
             ..Want::default()
         });
     }
+}
+
+/// Notes what it saw of the first tenant.
+struct Watch(Arc<std::sync::Mutex<Vec<Seen>>>);
+
+impl Policy for Watch {
+    fn name(&self) -> &'static str {
+        "watch"
+    }
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(1)
+    }
+    fn step(&mut self, _: Instant, seen: &[Seen], _: &mut [Want]) {
+        self.0.lock().expect("no panic").push(seen[0].clone());
+    }
+}
+
+#[test]
+fn a_policy_sees_harm_as_device_time_by_latency_price_added_up_over_ticks() {
+    let noted = Arc::default();
+    let mut rig = Rig::new(vec![roomy("one"), roomy("other")]);
+    rig.engine.set_policy(Box::new(Watch(Arc::clone(&noted))));
+    let mut session = rig.to(0);
+    for key in 0..20 {
+        rig.say(&mut session, &format!("set k{key} 0 0 2\r\nab\r\n"));
+        rig.say(&mut session, &format!("get k{}\r\n", key / 2));
+        rig.engine.control(rig.now().mono);
+    }
+    let noted = noted.lock().expect("no panic");
+    let usage = rig.engine.tenants()[0].usage();
+    let harm = usage.read_used.0 + WRITE_LATENCY_PRICE as u64 * usage.write_used.0;
+    let last = noted.last().expect("twenty ticks");
+    assert_eq!((last.used, last.harm), (usage.used(), DevicePs(harm)));
+    assert!(usage.reads >= 20 && usage.writes >= 20, "{usage:?}");
+    assert!(noted.windows(2).all(|two| two[0].harm < two[1].harm));
 }

@@ -24,6 +24,9 @@ pub mod tree;
 pub struct Seen {
     /// Device time charged.
     pub used: DevicePs,
+    /// Device time weighted by what it does to the latency of others: so much device time of reads
+    /// of 1 KiB would do as much harm. As `used` where the device's latency prices are not known.
+    pub harm: DevicePs,
     /// Bytes moved to and from the device.
     pub bytes: u64,
     /// Accesses to the device.
@@ -36,13 +39,15 @@ pub struct Seen {
 
 impl Seen {
     fn clear(&mut self) {
-        (self.used, self.bytes, self.ops, self.holds) = (DevicePs::ZERO, 0, 0, 0);
+        (self.used, self.harm) = (DevicePs::ZERO, DevicePs::ZERO);
+        (self.bytes, self.ops, self.holds) = (0, 0, 0);
         self.latencies.clear();
     }
 
     /// Adds what another did; its latencies where they are `measured`.
     fn add(&mut self, other: &Seen, measured: bool) {
         self.used = DevicePs(self.used.0.wrapping_add(other.used.0));
+        self.harm = DevicePs(self.harm.0.wrapping_add(other.harm.0));
         self.bytes = self.bytes.wrapping_add(other.bytes);
         self.ops = self.ops.wrapping_add(other.ops);
         self.holds = self.holds.wrapping_add(other.holds);

@@ -64,6 +64,9 @@ pub(crate) struct Rig {
     pub(crate) unix: UnixSeconds,
 }
 
+/// A device second of writes hurts the latency of others so many times as much as one of reads.
+pub(crate) const WRITE_LATENCY_PRICE: f64 = 3.0;
+
 impl Rig {
     /// Without a limit.
     pub(crate) fn new(tenants: Vec<TenantConfig>) -> Rig {
@@ -76,7 +79,8 @@ impl Rig {
         let device = Device {
             name: "memory".into(),
             media: Arc::new(Mapped::anonymous(len).expect("anonymous memory")),
-            cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _]),
+            cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _])
+                .with_latency_prices(&[1.0; _], &[WRITE_LATENCY_PRICE; _]),
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],

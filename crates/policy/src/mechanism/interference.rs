@@ -291,6 +291,7 @@ mod tests {
         let window = |bytes_per_s| Window {
             length: MS,
             share: 0.2,
+            harm: 0.2,
             bytes_per_s,
             ops_per_s: 1.0,
             holds: 0,

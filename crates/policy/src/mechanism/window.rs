@@ -21,6 +21,9 @@ pub struct Window {
     pub length: Nanos,
     /// The share of the device that it used; 1 is the whole device.
     pub share: f64,
+    /// The share of the device that reads of 1 KiB would have to use to do as much harm to the
+    /// latency of others.
+    pub harm: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
     /// Accesses per second.
@@ -64,6 +67,7 @@ impl Mark {
         Window {
             length,
             share: per_s(counted(seen.used.0, self.seen.used.0)) / 1e12,
+            harm: per_s(counted(seen.harm.0, self.seen.harm.0)) / 1e12,
             bytes_per_s: per_s(counted(seen.bytes, self.seen.bytes)),
             ops_per_s: per_s(counted(seen.ops, self.seen.ops)),
             holds: counted(seen.holds, self.seen.holds),
@@ -89,11 +93,13 @@ mod tests {
     fn rates_are_per_second_and_survive_a_wrap() {
         let before = Seen {
             used: DevicePs(u64::MAX - 9),
+            harm: DevicePs(u64::MAX - 9),
             ops: 5,
             ..Seen::default()
         };
         let after = Seen {
             used: DevicePs(2_500_000_000 - 10),
+            harm: DevicePs(7_500_000_000 - 10),
             bytes: 1000,
             ops: 15,
             ..Seen::default()
@@ -101,6 +107,7 @@ mod tests {
         let mark = Mark::new(Instant(1_000_000), &before);
         let window = mark.window(Instant(11_000_000), &after);
         assert!((window.share - 0.25).abs() < 1e-9, "{}", window.share);
+        assert!((window.harm - 0.75).abs() < 1e-9, "{}", window.harm);
         assert_eq!((window.bytes_per_s, window.ops_per_s), (1e5, 1e3));
         assert!((window.share_of_byte_per_s().expect("bytes moved") - 2.5e-6).abs() < 1e-15);
     }

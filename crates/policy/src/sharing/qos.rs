@@ -77,7 +77,8 @@ pub struct Params {
     pub step_bytes_per_s: f64,
     /// From this slack on throttles are taken back, and an LC tenant may be throttled (0.2).
     pub slack_ample: f64,
-    /// Candidates of an experiment: the largest users of the device (3).
+    /// Candidates of an experiment: those that do the most harm, in the paper's mode those that use
+    /// the device most (3).
     pub candidates: usize,
     /// A window is at most so long (500 ms, as Parties).
     pub window_max: Nanos,
@@ -388,7 +389,8 @@ impl Qos {
         })
     }
 
-    /// The largest users among the BE tenants; where there are none that can pay, LC tenants with
+    /// Those of the BE tenants that do the most harm (in the paper: that use most, which looks past
+    /// a small writer behind large readers); where there are none that can pay, LC tenants with
     /// ample slack; where there are none, the one with the most.
     fn candidates(
         &self,
@@ -403,7 +405,11 @@ impl Qos {
             candidate.filter(|_| tenant != victim && own.barred == 0)
         };
         let largest = |mut tenants: Vec<Candidate>| {
-            tenants.sort_by(|a, b| windows[b.tenant].share.total_cmp(&windows[a.tenant].share));
+            let weight = |one: &Candidate| match self.params.mode {
+                Mode::Adaptive => windows[one.tenant].harm,
+                Mode::Paper => windows[one.tenant].share,
+            };
+            tenants.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
             tenants.truncate(self.params.candidates);
             tenants
         };
@@ -658,6 +664,8 @@ mod tests {
     use nyx_base::{DevicePs, LatencyCounter, Rng};
 
     const MS: Nanos = Nanos::from_millis(1);
+    /// What a whole device of standard operations would do.
+    const STANDARD_HURTS_NS: f64 = 1000.0;
 
     /// A device as a formula: what each tenant asks of it, as a share, and by how many nanoseconds
     /// a whole device of it delays each LC tenant.
@@ -708,6 +716,8 @@ mod tests {
                 }
                 let seen = &mut self.seen[at];
                 seen.used = DevicePs(seen.used.0 + (gets * 1e9) as u64);
+                let price = self.hurts_ns[at] / STANDARD_HURTS_NS;
+                seen.harm = DevicePs(seen.harm.0 + (gets * price * 1e9) as u64);
                 // A whole device moves 10 GB/s, whoever uses it.
                 seen.bytes += (gets * 1e7) as u64;
                 seen.ops += 500;
@@ -755,6 +765,21 @@ mod tests {
             );
             assert!(plant.gets(2) > 0.02, "{mode:?}: not further than it takes");
         }
+    }
+
+    /// Three readers use more of the device than the culprit, which does most of the harm: it is a
+    /// candidate by its harm, and would not be one by its use.
+    #[test]
+    fn a_small_culprit_behind_large_users_is_found_by_its_harm() {
+        let found = |mode| {
+            let hurts_ns = [0.0, 100.0, 100.0, 100.0, 8000.0];
+            let mut plant = Plant::new(&[0.1, 0.2, 0.2, 0.2, 0.1], &hurts_ns, 7);
+            let mut qos = qos(&[Some(1500), None, None, None, None], mode);
+            (0..1000).for_each(|_| plant.run(&mut qos));
+            throttled(&qos)
+        };
+        assert_eq!(found(Mode::Adaptive), [false, false, false, false, true]);
+        assert!(!found(Mode::Paper)[4], "it uses least");
     }
 
     #[test]
