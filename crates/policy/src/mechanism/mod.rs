@@ -2,6 +2,7 @@
 //! by steps, and the analyses, each a state machine that is stepped with its policy.
 //!
 //! * [`alone`]: how much faster a tenant would be alone.
+//! * [`forecast`]: how long a newcomer's accesses would take.
 //! * [`interference`]: who hurts a victim most.
 //! * [`contrast`]: who is there when a victim suffers and is not when it does not.
 //! * [`window`]: what a tenant did between two moments.
@@ -9,6 +10,7 @@
 
 pub mod alone;
 pub mod contrast;
+pub mod forecast;
 pub mod interference;
 pub mod throttle;
 pub mod window;
