@@ -342,7 +342,7 @@ fn both_used(rig: &Rig) -> DevicePs {
         .engine
         .tenants()
         .iter()
-        .map(|tenant| tenant.usage().used);
+        .map(|tenant| tenant.usage().used());
     used.fold(DevicePs::ZERO, |sum, one| sum + one)
 }
 

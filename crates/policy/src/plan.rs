@@ -224,7 +224,10 @@ impl Plan {
                 *params,
             )),
             Kind::Slowdown(params) => Box::new(Slowdown::new(*params, terms().map(fair).collect())),
-            Kind::Share(settings) => Box::new(Share::new(&weights, *settings)),
+            Kind::Share(settings) => {
+                let bounds = terms().map(|terms| terms.bounds).collect();
+                Box::new(Share::new(&weights, *settings).within(bounds))
+            }
             Kind::Partition => Box::new(StaticPartition::new(&weights)),
             Kind::Bytes { whole_bytes_per_s } => {
                 Box::new(ByteRate::new(of_whole(*whole_bytes_per_s)))

@@ -165,21 +165,28 @@ impl Planner<'_> {
 
     fn slowdown(&self) -> slowdown::Params {
         let policy = &self.config.policy;
-        let (mode, refresh) = match policy.mode {
-            Mode::Nyx => (slowdown::Mode::Proportional, Refresh::OnChange),
-            Mode::Paper => (slowdown::Mode::Paper, Refresh::Paper),
-        };
         slowdown::Params {
-            mode,
+            mode: match policy.mode {
+                Mode::Nyx => slowdown::Mode::Proportional,
+                Mode::Paper => slowdown::Mode::Paper,
+            },
             unfairness_threshold: policy.unfairness,
             unfairness_goal: 1.0 + GOAL * (policy.unfairness - 1.0),
-            alone: alone::Params {
-                mode: refresh,
-                pause: Nanos(policy.pause_ns),
-                refresh: Nanos(policy.refresh_ns),
-                ..alone::Params::default()
-            },
+            alone: self.alone(),
             ..slowdown::Params::default()
+        }
+    }
+
+    fn alone(&self) -> alone::Params {
+        let policy = &self.config.policy;
+        alone::Params {
+            mode: match policy.mode {
+                Mode::Nyx => Refresh::OnChange,
+                Mode::Paper => Refresh::Paper,
+            },
+            pause: Nanos(policy.pause_ns),
+            refresh: Nanos(policy.refresh_ns),
+            ..alone::Params::default()
         }
     }
 
@@ -194,8 +201,7 @@ impl Planner<'_> {
                 },
             },
             epoch: self.epoch(SHARE_TICKS),
-            pause: Nanos(policy.pause_ns),
-            refresh: Nanos(policy.refresh_ns),
+            alone: self.alone(),
             ..share::Settings::default()
         }
     }

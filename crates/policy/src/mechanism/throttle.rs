@@ -134,6 +134,14 @@ impl Throttle {
     }
 }
 
+/// Keeps what is wanted of a tenant below its upper bound, also where a stand-alone run has lifted
+/// its limit.
+pub fn cap(want: &mut Want, bounds: Bounds) {
+    if want.rate.is_none() {
+        want.rate = Throttle::within(bounds).want().rate;
+    }
+}
+
 /// What the gate is to do with a tenant that pauses.
 pub fn pause() -> Want {
     Want {

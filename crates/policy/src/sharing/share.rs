@@ -34,7 +34,7 @@
 
 use super::limit::Epoch;
 use crate::mechanism::alone::{self, Alone, Clients};
-use crate::mechanism::throttle::{SHARE_MIN, Throttle};
+use crate::mechanism::throttle::{self, Bounds, SHARE_MIN, Throttle};
 use crate::mechanism::window::Mark;
 use crate::{Act, Decision, Policy, Seen, Want};
 use fill::fill;
@@ -117,6 +117,8 @@ pub struct Share {
     settings: Settings,
     /// What there is to divide, as a share of the device: all else is in parts of it.
     capacity: f64,
+    weights: Vec<f64>,
+    bounds: Vec<Bounds>,
     entitled: Vec<f64>,
     tenants: Vec<Tenant>,
     alone: Alone,
@@ -175,12 +177,39 @@ impl Share {
             tenants: entitled.iter().map(tenant).collect(),
             settings,
             capacity: 1.0,
+            weights: weights.to_vec(),
+            bounds: vec![Bounds::NONE; weights.len()],
             // Latency tells how a donor fares, whatever its clients do.
             alone: Alone::new(alone, &vec![Clients::Open; weights.len()]),
             entitled,
             began: None,
             decisions: VecDeque::new(),
         }
+    }
+
+    /// The same, within bounds: who is entitled to less than its lower bound has that, who is
+    /// entitled to more than its upper bound has that, and the others divide the rest.
+    #[must_use]
+    pub fn within(mut self, bounds: Vec<Bounds>) -> Share {
+        self.bounds = bounds;
+        self.entitle();
+        for (tenant, &entitled) in self.tenants.iter_mut().zip(&self.entitled) {
+            (tenant.assigned, tenant.told) = (entitled, entitled);
+        }
+        self
+    }
+
+    /// Divides what there is by weights and bounds.
+    fn entitle(&mut self) {
+        let part = |bounds: &Bounds| Bounds {
+            min: match bounds.min > SHARE_MIN {
+                true => bounds.min / self.capacity,
+                false => 0.0,
+            },
+            max: bounds.max.map(|max| max / self.capacity),
+        };
+        let parts: Vec<Bounds> = self.bounds.iter().map(part).collect();
+        self.entitled = bounded_entitlements(&self.weights, &parts);
     }
 
     /// What each tenant was assigned in the last epoch, as shares of the device.
@@ -191,10 +220,11 @@ impl Share {
     /// What a tenant may use.
     fn limit(&self, tenant: usize) -> f64 {
         let assigned = self.tenants[tenant].assigned;
-        match self.settings.steps {
+        let part = match self.settings.steps {
             Steps::Adaptive => assigned.max(self.entitled[tenant]),
-            Steps::Paper { .. } => assigned.max(SHARE_MIN),
-        }
+            Steps::Paper { .. } => assigned,
+        };
+        self.bounds[tenant].clamp(part * self.capacity) / self.capacity
     }
 
     fn begin_epoch(&mut self, now: Instant, seen: &[Seen]) {
@@ -353,6 +383,45 @@ pub fn entitlements(weights: &[f64]) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
+/// The same, of parts between bounds. Where lower bounds leave nothing, they are scaled to fit; what
+/// upper bounds leave is nobody's.
+fn bounded_entitlements(weights: &[f64], bounds: &[Bounds]) -> Vec<f64> {
+    let mut parts = entitlements(weights);
+    let mut fixed = vec![false; weights.len()];
+    let floors: f64 = bounds.iter().map(|bounds| bounds.min).sum();
+    // Each round fixes somebody or is the last.
+    loop {
+        let open = |at: &usize| !fixed[*at];
+        let taken: f64 = (0..parts.len())
+            .filter(|at| fixed[*at])
+            .map(|at| parts[at])
+            .sum();
+        let weight: f64 = (0..parts.len()).filter(open).map(|at| weights[at]).sum();
+        let rest = (1.0 - taken).max(0.0);
+        let due: Vec<usize> = (0..parts.len()).filter(open).collect();
+        for &at in &due {
+            parts[at] = rest * weights[at] / weight;
+        }
+        let below = |at: &usize| parts[*at] < bounds[*at].min;
+        let above = |at: &usize| bounds[*at].max.is_some_and(|max| parts[*at] > max);
+        // Lower bounds first: they are promises.
+        let mut out: Vec<(usize, f64)> = Vec::new();
+        if due.iter().any(below) {
+            let low = due.iter().filter(|at| below(at));
+            out.extend(low.map(|&at| (at, bounds[at].min / floors.max(1.0))));
+        } else {
+            let high = due.iter().filter(|at| above(at));
+            out.extend(high.filter_map(|&at| Some((at, bounds[at].max?))));
+        }
+        if out.is_empty() {
+            return parts;
+        }
+        for (at, part) in out {
+            (parts[at], fixed[at]) = (part, true);
+        }
+    }
+}
+
 impl Policy for Share {
     fn name(&self) -> &'static str {
         match (self.settings.donation, self.settings.steps) {
@@ -374,7 +443,10 @@ impl Policy for Share {
     }
 
     fn set_capacity(&mut self, share: f64) {
-        self.capacity = share.max(SHARE_MIN);
+        let share = share.max(SHARE_MIN);
+        if std::mem::replace(&mut self.capacity, share) != share {
+            self.entitle();
+        }
     }
 
     fn is_probing(&self) -> bool {
@@ -402,6 +474,9 @@ impl Policy for Share {
             *want = Throttle::at(self.limit(i) * self.capacity).want();
         }
         self.alone.apply(want);
+        for (want, &bounds) in want.iter_mut().zip(&self.bounds) {
+            throttle::cap(want, bounds);
+        }
     }
 
     fn take_decisions(&mut self) -> Vec<Decision> {

@@ -17,7 +17,7 @@
 //! [`DECISIONS_MOST`] decisions wait to be taken.
 
 use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
-use crate::mechanism::throttle::{Bounds, Throttle};
+use crate::mechanism::throttle::{self, Bounds, Throttle};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
 
@@ -448,6 +448,9 @@ impl Policy for Slowdown {
             *want = throttle.want();
         }
         self.alone.apply(want);
+        for (want, terms) in want.iter_mut().zip(&self.terms) {
+            throttle::cap(want, terms.bounds);
+        }
     }
 
     fn take_decisions(&mut self) -> Vec<Decision> {

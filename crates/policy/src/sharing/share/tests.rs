@@ -308,3 +308,57 @@ fn decisions_name_the_donor_and_are_bounded() {
     }
     assert_eq!(plant.policy.take_decisions().len(), DECISIONS_KEPT);
 }
+
+#[test]
+fn bounds_are_parts_of_what_weights_give() {
+    let bounds = |min: f64, max: Option<f64>| Bounds { min, max };
+    let parts = |weights: &[f64], bounds: &[Bounds]| bounded_entitlements(weights, bounds);
+    let near = |parts: Vec<f64>, wanted: &[f64]| {
+        let all = parts.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9);
+        assert!(all, "{parts:?}, {wanted:?}");
+    };
+    let free = bounds(0.0, None);
+    near(parts(&[1.0, 1.0], &[free, free]), &[0.5, 0.5]);
+    near(
+        parts(&[1.0, 1.0, 2.0], &[bounds(0.4, None), free, free]),
+        &[0.4, 0.2, 0.4],
+    );
+    near(
+        parts(&[1.0, 1.0, 2.0], &[free, free, bounds(0.0, Some(0.2))]),
+        &[0.4, 0.4, 0.2],
+    );
+    // A floor pushes somebody below a ceiling, and the other way round.
+    let both = [bounds(0.6, None), bounds(0.0, Some(0.3)), free];
+    near(parts(&[1.0, 1.0, 1.0], &both), &[0.6, 0.2, 0.2]);
+    near(
+        parts(&[1.0, 1.0], &[bounds(0.8, None), bounds(0.8, None)]),
+        &[0.5, 0.5],
+    );
+    near(
+        parts(
+            &[1.0, 1.0],
+            &[bounds(0.0, Some(0.1)), bounds(0.0, Some(0.2))],
+        ),
+        &[0.1, 0.2],
+    );
+}
+
+#[test]
+fn a_share_within_bounds_keeps_them_whoever_is_idle() {
+    let bounds = vec![
+        Bounds::below(Some(0.3)),
+        Bounds {
+            min: 0.2,
+            max: None,
+        },
+        Bounds::NONE,
+    ];
+    let share = Share::new(&[5.0, 0.1, 1.0], Settings::default()).within(bounds);
+    let entitled = &share.entitled;
+    assert!(
+        (entitled[0] - 0.3).abs() < 1e-9 && (entitled[1] - 0.2).abs() < 1e-9,
+        "{entitled:?}"
+    );
+    assert!((entitled[2] - 0.5).abs() < 1e-9, "{entitled:?}");
+    assert!(share.limit(0) <= 0.3 + 1e-9);
+}
