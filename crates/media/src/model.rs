@@ -18,7 +18,7 @@ pub use params::{Geometry, Loads, Params, Stores, Waste, Window, Writes};
 
 /// Ticks of the models' clocks in a nanosecond: the shortest modelled time is still dozens of
 /// ticks, and 64 bits last for 36 years.
-pub(crate) const TICKS_PER_NS: u64 = 16;
+pub const TICKS_PER_NS: u64 = 16;
 
 pub(crate) fn ticks(ns: f64) -> u64 {
     (ns * TICKS_PER_NS as f64).round() as u64

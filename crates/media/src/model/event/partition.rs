@@ -3,22 +3,24 @@
 //!
 //! What it never does: know of threads or of the other partitions; who waits is the simulation's.
 
-use crate::model::Writes;
 use std::collections::VecDeque;
 
-/// A line that is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Request {
-    /// Who waits for it; nobody for what a prefetcher reads in vain.
-    pub(super) thread: Option<usize>,
-    /// For which of that thread's operations.
-    pub(super) op: u64,
-    pub(super) line: u64,
-    pub(super) units: u64,
+/// Nobody waits for what a prefetcher reads in vain, or a flush reads for its line.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// A line, or a part of it, that is to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    /// Who waits for it, or [`NOBODY`].
+    pub(super) thread: u32,
+    /// For which of that thread's operations, and of which kind that is.
+    pub(super) op: u32,
+    pub(super) kind: u32,
+    pub(super) units: u32,
 }
 
 /// A write that waits in the buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
     /// When it was buffered, in ticks.
     pub(super) came: u64,
@@ -28,13 +30,24 @@ pub(super) struct Write {
     pub(super) places: u32,
 }
 
+/// How writes are served; times in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) batch_lines: u32,
+    pub(super) guard_reads: u32,
+    pub(super) buffer_lines: u32,
+    pub(super) age: u64,
+}
+
 /// See the module. Times and work in ticks.
 #[derive(Debug, Default)]
 pub(super) struct Partition {
-    pub(super) reads: VecDeque<Request>,
+    pub(super) reads: VecDeque<Read>,
     writes: VecDeque<Write>,
     /// The places that all of `writes` fill.
     places: u32,
+    /// Its module.
+    pub(super) module: usize,
     pub(super) busy: bool,
     /// An event will look at the age of the oldest write.
     pub(super) ageing: bool,
@@ -45,6 +58,13 @@ pub(super) struct Partition {
 }
 
 impl Partition {
+    pub(super) fn of_module(module: usize) -> Partition {
+        Partition {
+            module,
+            ..Partition::default()
+        }
+    }
+
     pub(super) fn buffer(&mut self, write: Write) {
         self.places += write.places;
         self.writes.push_back(write);
@@ -56,11 +76,11 @@ impl Partition {
     }
 
     /// Whether its writes are to be served: a whole batch, a full buffer, or an old one.
-    pub(super) fn batch_ready(&self, now: u64, rules: &Writes, full: bool, age: u64) -> bool {
+    pub(super) fn batch_ready(&self, now: u64, rules: &Rules, full: bool) -> bool {
         self.places >= rules.batch_lines
             || self
                 .oldest_write()
-                .is_some_and(|came| full || came + age <= now)
+                .is_some_and(|came| full || came + rules.age <= now)
     }
 
     /// Begins a batch that fills at most `most` places; returns how long it takes.
@@ -81,11 +101,11 @@ impl Partition {
     }
 
     /// Begins the oldest read, if there is one.
-    pub(super) fn begin_read(&mut self, batch_waits: bool) -> Option<Request> {
-        let request = self.reads.pop_front()?;
+    pub(super) fn begin_read(&mut self, batch_waits: bool) -> Option<Read> {
+        let read = self.reads.pop_front()?;
         self.busy = true;
         self.passed += u32::from(batch_waits);
-        Some(request)
+        Some(read)
     }
 
     /// Ends what it was doing; returns how many writes that was.

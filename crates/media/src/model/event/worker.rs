@@ -1,15 +1,18 @@
-//! One simulated thread: what it fetches and how, the operation that it is issuing, those that are
-//! not complete, and what it saw.
+//! One simulated thread: the operation that it is issuing and those that are not complete; and how
+//! operations of a kind are issued.
 //!
 //! What it never does: touch a partition or the list of events; the simulation moves it.
 
 use super::partition::Write;
-use super::{Access, Seen, Thread};
-use crate::model::{Params, TICKS_PER_NS, ticks};
+use super::{Access, Kind};
+use crate::model::{Params, ticks};
 use std::collections::VecDeque;
 
-/// How a thread fetches lines, in ticks and lines.
-pub(super) struct Fetch {
+/// How operations of one kind are issued: times in ticks, amounts in lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issue {
+    pub(super) access: Access,
+    pub(super) op_bytes: u64,
     pub(super) base: u64,
     pub(super) latency: u64,
     pub(super) gap: u64,
@@ -18,101 +21,110 @@ pub(super) struct Fetch {
     pub(super) waste_lines: f64,
 }
 
+/// An operation that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) tag: u64,
+    pub(super) kind: u32,
+    /// Lines that are still to come; none once it is complete.
+    pub(super) lines: u32,
+}
+
+/// The next piece of an operation, within one line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) line: u64,
+    pub(super) units: u32,
+    /// In 64 B of the thread's own work.
+    pub(super) chunks: u64,
+}
+
+/// Sizes of lines and units as shifts: both are powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grain {
+    pub(super) line: u32,
+    pub(super) unit: u32,
+}
+
 /// A thread at work.
+#[derive(Debug, Default)]
 pub(super) struct Worker {
-    pub(super) spec: Thread,
-    pub(super) fetch: Fetch,
+    /// What the operation in hand, or else the last, is one of.
+    pub(super) kind: u32,
     /// The operation that is being issued: its next line and its end, in bytes.
     pub(super) next_byte: u64,
     pub(super) end_byte: u64,
-    /// When the next operation is to begin.
-    pub(super) next_start: u64,
+    /// A read that it has issued and that has not reached its partition, and how many lines behind
+    /// it are read in vain.
+    pub(super) issued: Option<(Piece, u32)>,
+    /// A store in hand, whose lines are brought to the device one after the other.
+    pub(super) storing: bool,
     pub(super) outstanding: usize,
-    /// Operations not complete yet: start and lines left, oldest first.
-    pub(super) ops: VecDeque<(u64, usize)>,
+    /// Operations not complete yet, oldest first.
+    pub(super) ops: VecDeque<Pending>,
     /// The number of the oldest of them.
-    pub(super) first_op: u64,
+    pub(super) first_op: u32,
     /// Writes that the thread has yet to put into a buffer, and their lines.
     pub(super) deposits: VecDeque<(u64, Write)>,
     pub(super) stepping: bool,
     /// In a module's queue for room in its buffer.
     pub(super) waiting: bool,
-    pub(super) latencies: Vec<u64>,
     pub(super) waste: f64,
 }
 
 impl Worker {
-    pub(super) fn new(params: &Params, spec: Thread) -> Worker {
-        Worker {
-            spec,
-            fetch: Fetch::of(params, spec),
-            next_byte: 0,
-            end_byte: 0,
-            next_start: 0,
-            outstanding: 0,
-            ops: VecDeque::new(),
-            first_op: 0,
-            deposits: VecDeque::new(),
-            stepping: false,
-            waiting: false,
-            latencies: Vec::new(),
-            waste: 0.0,
-        }
-    }
-
-    /// The next line of the operation: its number, its units and its pieces of 64 B.
-    pub(super) fn take_piece(&mut self, params: &Params) -> (u64, u64, u64) {
-        let (line_bytes, unit) = (params.media.line_bytes, params.media.unit_bytes);
-        let (from, line) = (self.next_byte, self.next_byte / line_bytes);
-        let to = self.end_byte.min((line + 1) * line_bytes);
+    /// The next piece of the operation in hand.
+    pub(super) fn take_piece(&mut self, grain: Grain) -> Piece {
+        let from = self.next_byte;
+        let line = from >> grain.line;
+        let to = self.end_byte.min((line + 1) << grain.line);
         self.next_byte = to;
-        (
+        let unit = 1 << grain.unit;
+        Piece {
             line,
-            to.div_ceil(unit) - from / unit,
-            to.div_ceil(64) - from / 64,
-        )
-    }
-
-    /// The only operation of a thread that has one at a time.
-    pub(super) fn complete_oldest(&mut self, now: u64, counted_from: u64) {
-        if !self.ops.is_empty() {
-            self.complete(self.first_op, now, counted_from);
+            units: (((to + unit - 1) >> grain.unit) - (from >> grain.unit)) as u32,
+            chunks: to.div_ceil(64) - from / 64,
         }
     }
 
-    /// Ends an operation and forgets those at the front that have ended.
-    pub(super) fn complete(&mut self, op: u64, now: u64, counted_from: u64) {
-        let (start, left) = &mut self.ops[(op - self.first_op) as usize];
-        *left = 0;
-        if now >= counted_from {
-            self.latencies.push(now - *start);
-        }
-        while self.ops.front().is_some_and(|&(_, left)| left == 0) {
+    /// The number of the operation in hand, or else of the last.
+    pub(super) fn last_op(&self) -> u32 {
+        self.first_op.wrapping_add(self.ops.len() as u32 - 1)
+    }
+
+    /// An operation that is not forgotten yet.
+    pub(super) fn op(&mut self, op: u32) -> &mut Pending {
+        &mut self.ops[op.wrapping_sub(self.first_op) as usize]
+    }
+
+    /// Ends an operation and forgets those at the front that have ended; gives its tag.
+    pub(super) fn complete(&mut self, op: u32) -> u64 {
+        let pending = self.op(op);
+        pending.lines = 0;
+        let tag = pending.tag;
+        while self.ops.front().is_some_and(|oldest| oldest.lines == 0) {
             self.ops.pop_front();
-            self.first_op += 1;
+            self.first_op = self.first_op.wrapping_add(1);
         }
+        tag
     }
+}
 
-    pub(super) fn seen(&mut self, counted_ns: f64) -> Seen {
-        self.latencies.sort_unstable();
-        let count = self.latencies.len();
-        let ns = |ticks: u64| ticks as f64 / TICKS_PER_NS as f64;
-        let ops_per_s = count as f64 / counted_ns * 1e9;
-        let rank = (count * 99 / 100).min(count.saturating_sub(1));
-        Seen {
-            ops_per_s,
-            bytes_per_s: ops_per_s * self.spec.op_bytes as f64,
-            latency_ns_mean: self.latencies.iter().map(|&l| ns(l)).sum::<f64>() / count as f64,
-            latency_ns_p99: self.latencies.get(rank).map_or(f64::NAN, |&l| ns(l)),
+impl Grain {
+    pub(super) fn of(params: &Params) -> Grain {
+        Grain {
+            line: params.media.line_bytes.ilog2(),
+            unit: params.media.unit_bytes.ilog2(),
         }
     }
 }
 
-impl Fetch {
-    fn of(params: &Params, spec: Thread) -> Fetch {
-        let lines = spec.op_bytes.div_ceil(params.media.line_bytes);
-        let window = params.window_lines(spec.op_bytes, lines);
-        let (base, latency, gap, window) = match spec.access {
+impl Issue {
+    pub(super) fn of(params: &Params, kind: Kind) -> Issue {
+        let Kind { access, op_bytes } = kind;
+        let lines = op_bytes.div_ceil(params.media.line_bytes);
+        let window = params.window_lines(op_bytes, lines);
+        let (base, latency, gap, window) = match access {
             Access::Load => (0.0, params.load.latency_ns, params.load.gap_ns, window),
             Access::LoadDependent => (0.0, params.load.latency_ns, params.load.gap_ns, 1),
             Access::LoadNoPrefetch => {
@@ -130,14 +142,16 @@ impl Fetch {
         } else {
             1
         };
-        Fetch {
+        Issue {
+            access,
+            op_bytes,
             base: ticks(base),
             latency: ticks(latency),
             gap: ticks(gap),
             in_flight: in_flight.max(1),
             window: window as usize,
-            waste_lines: match spec.access {
-                Access::Load => params.waste_lines(spec.op_bytes),
+            waste_lines: match access {
+                Access::Load => params.waste_lines(op_bytes),
                 _ => 0.0,
             },
         }
