@@ -144,14 +144,7 @@ impl Engine {
         let groups = controller.budgets.iter().map(|budget| &**budget);
         let wants = controller.want.iter().zip(&mut controller.in_force);
         for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
-            if want.delay == Delay::Infinite {
-                budget.pause_until(now + PAUSE_MOST);
-            }
-            // Buckets are not touched when nothing changes, so that a tick cannot refill them.
-            if *in_force != Some(want) {
-                apply(&want, budget, now);
-                *in_force = Some(want);
-            }
+            enforce(want, in_force, budget, now);
         }
         controller.policy.period()
     }
@@ -233,7 +226,20 @@ impl Engine {
     }
 }
 
-fn apply(want: &Want, budget: &nyx_gate::Budget, now: Instant) {
+/// Puts into a tenant's budget what the policy wants of it, and notes in `in_force` what it wanted
+/// last. Public for drivers of the gate that have no engine.
+pub fn enforce(want: Want, in_force: &mut Option<Want>, budget: &Budget, now: Instant) {
+    if want.delay == Delay::Infinite {
+        budget.pause_until(now + PAUSE_MOST);
+    }
+    // Buckets are not touched when nothing changes, so that a tick cannot refill them.
+    if *in_force != Some(want) {
+        apply(&want, budget, now);
+        *in_force = Some(want);
+    }
+}
+
+fn apply(want: &Want, budget: &Budget, now: Instant) {
     let limit = match want.rate {
         Some(DevicePs(ps_per_s)) if want.burst > Nanos::ZERO => {
             Limit::with_burst(Rate(ps_per_s), want.burst)
