@@ -4,8 +4,9 @@
 //!
 //! Beyond the paper: the victim is measured without any throttle before, between and after the
 //! trials, so that a change of its load does not look like help; a trial that could not take the
-//! whole expense from its candidate is scaled; and who helped no more than the noise of two means
-//! is not named. Judged is the mean delay: one window's P99 misjudges.
+//! whole expense from its candidate is scaled; what a trial withheld may come back when it ends, and
+//! until its candidate has caught up nothing is measured; and who helped no more than the noise of
+//! two means is not named. Judged is the mean delay: one window's P99 misjudges.
 //!
 //! What it never does: change the throttles of the policy that runs it: it says what is to hold
 //! during a trial, and whoever stops stepping it has restored everything.
@@ -22,6 +23,9 @@ const CORRELATION: f64 = 3.0;
 const PAID_MIN: f64 = 0.25;
 /// A difference counts from so many standard deviations on.
 const SIGNIFICANT: f64 = 3.0;
+/// Who uses at most so many times what it used before a trial has caught up with what the trial
+/// withheld.
+const CAUGHT_UP: f64 = 1.1;
 
 /// How trials are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +51,15 @@ pub struct Experiment {
     with: Vec<Delay>,
     settled_at: Instant,
     mark: Option<Mark>,
+    catching_up: Option<CatchingUp>,
+}
+
+/// After a trial: its candidate, and until when it is waited for at most.
+#[derive(Debug)]
+struct CatchingUp {
+    candidate: Candidate,
+    mark: Mark,
+    ends: Instant,
 }
 
 /// Who may be the culprit.
@@ -56,6 +69,8 @@ pub struct Candidate {
     pub tenant: usize,
     /// Its throttle during its trial.
     pub trial: Throttle,
+    /// The share of the device that it used before.
+    pub used: f64,
     /// What the trial takes from it, as a part of the expense: it may have had less.
     pub paid: f64,
 }
@@ -93,6 +108,7 @@ impl Candidate {
         (paid > 0.0).then_some(Candidate {
             tenant,
             trial,
+            used: window.share,
             paid: paid.min(1.0),
         })
     }
@@ -114,6 +130,7 @@ impl Experiment {
             with: Vec::new(),
             settled_at: now,
             mark: None,
+            catching_up: None,
         }
     }
 
@@ -135,6 +152,12 @@ impl Experiment {
         if now < self.settled_at {
             return None;
         }
+        if let Some(candidate) = &mut self.catching_up {
+            if !candidate.is_done(now, seen) {
+                return None;
+            }
+            self.catching_up = None;
+        }
         let mark = self.mark.get_or_insert_with(|| Mark::new(now, victim));
         let window = mark.window(now, victim);
         let enough = window.latencies.count() >= self.trials.samples;
@@ -142,8 +165,15 @@ impl Experiment {
             return None;
         }
         let delay = Delay::of(&window);
-        match self.trial() {
-            Some(_) => self.with.push(delay),
+        match self.trial().copied() {
+            Some(candidate) => {
+                self.with.push(delay);
+                self.catching_up = Some(CatchingUp {
+                    candidate,
+                    mark: Mark::new(now, &seen[candidate.tenant]),
+                    ends: now + self.trials.window_max,
+                });
+            }
             None => self.without.push(delay),
         }
         self.mark = None;
@@ -176,6 +206,16 @@ impl Experiment {
                 .map(|&(tenant, helped, _)| (tenant, helped))
                 .collect(),
         }
+    }
+}
+
+impl CatchingUp {
+    /// Whether the candidate uses again what it used before the trial; or nobody waits any longer.
+    fn is_done(&mut self, now: Instant, seen: &[Seen]) -> bool {
+        let seen = &seen[self.candidate.tenant];
+        let share = self.mark.window(now, seen).share;
+        self.mark = Mark::new(now, seen);
+        share <= CAUGHT_UP * self.candidate.used || now >= self.ends
     }
 }
 
@@ -232,6 +272,7 @@ mod tests {
         Candidate {
             tenant,
             trial: Throttle::at(0.1),
+            used: 0.2,
             paid: 1.0,
         }
     }
@@ -284,6 +325,48 @@ mod tests {
         let falls = |_, ms| 2000.0 - 30.0 * ms as f64;
         let named = (0..50).filter(|&seed| run(falls, seed).culprit.is_some());
         assert!(named.count() <= 1);
+    }
+
+    /// Both candidates do later what they may not do during their trial. It is the first that hurts
+    /// the victim; but while the second catches up it hurts more than the first ever does.
+    #[test]
+    fn who_catches_up_after_its_trial_is_not_taken_for_the_culprit() {
+        let mut rng = Rng::with_seed(1);
+        let counter = LatencyCounter::default();
+        let mut seen = [Seen::default(), Seen::default(), Seen::default()];
+        let candidates = vec![candidate(1), candidate(2)];
+        let mut experiment = Experiment::new(Instant(0), 0, candidates, TRIALS);
+        let (mut now, mut owed) = (Instant(0), [0.0; 3]);
+        let verdict = loop {
+            let mut want = [Want::default(); 3];
+            experiment.apply(&mut want);
+            let mut delay_ns = 1000.0;
+            for at in 1..3 {
+                let throttled = want[at] != Want::default();
+                let share = match (throttled, owed[at] > 0.0) {
+                    (true, _) => 0.1,
+                    (false, true) => 0.3,
+                    (false, false) => 0.2,
+                };
+                owed[at] += 0.2 - share;
+                seen[at].used = DevicePs(seen[at].used.0 + (share * 1e9) as u64);
+                let hurts_ns = [0.0, 3000.0, 30_000.0][at];
+                delay_ns += hurts_ns * f64::max(share - 0.2, 0.0);
+                delay_ns -= if throttled && at == 1 { 300.0 } else { 0.0 };
+            }
+            for _ in 0..200 {
+                let ns = -(1.0 - rng.f64()).ln() * delay_ns;
+                counter.add(Nanos(ns as u64), 1);
+            }
+            seen[0].latencies.clear();
+            counter.add_to(&mut seen[0].latencies);
+            now += MS;
+            if let Some(verdict) = experiment.step(now, &seen) {
+                break verdict;
+            }
+        };
+        assert_eq!(verdict.culprit, Some(1), "{verdict:?}");
+        assert!(verdict.helped[1].1.abs() < 0.1, "{verdict:?}");
     }
 
     #[test]

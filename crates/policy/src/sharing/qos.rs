@@ -5,8 +5,9 @@
 //! are taken back.
 //!
 //! Where the paper is silent or slow: the step is as large as the experiment says that it must be;
-//! a culprit that was found a moment ago is not looked for again; a throttle that made another LC
-//! miss its target is taken back and not tried again for a while; and what a tenant was throttled
+//! an experiment that names nobody is made again, for longer and for a larger expense; a culprit
+//! that was found a moment ago is not looked for again; a throttle that made another LC miss its
+//! target is taken back and not tried again for a while; and what a tenant was throttled
 //! for is given back the more slowly the more often that went wrong, and slower still while it does
 //! not come up to its limit: that all is well then says nothing about it. Who comes and goes faster
 //! than experiments take is found by that
@@ -113,8 +114,10 @@ const PATIENCE_MOST: u32 = 64;
 const ABSENT_WINDOWS: u32 = 16;
 /// A tenant that uses this part of its limit comes up to it.
 const PRESENT: f64 = 0.5;
-/// An experiment looks at most four times to the power of this longer than the first.
+/// An experiment looks at most four times to the power of this longer than the first,
 const DOUBTS_MOST: u32 = 4;
+/// and its expense is at most two to the power of this larger.
+const DOUBLINGS_MOST: u32 = 3;
 /// Decisions that wait to be taken.
 const DECISIONS_MOST: usize = 64;
 
@@ -400,7 +403,7 @@ impl Qos {
     ) -> Vec<Candidate> {
         let of = |tenant: usize| {
             let own = &self.tenants[tenant];
-            let expense = self.params.step_bytes_per_s;
+            let expense = self.params.step_bytes_per_s * self.steps_of_expense();
             let candidate = Candidate::of(tenant, own.throttle, &windows[tenant], expense);
             candidate.filter(|_| tenant != victim && own.barred == 0)
         };
@@ -440,7 +443,7 @@ impl Qos {
             Mode::Adaptive => SAMPLES_MEAN << (2 * self.doubts.min(DOUBTS_MOST)),
         };
         let trials = Trials {
-            expense_bytes_per_s: self.params.step_bytes_per_s,
+            expense_bytes_per_s: self.params.step_bytes_per_s * self.steps_of_expense(),
             samples,
             window_max: self.params.window_max,
             settle: self.params.tick,
@@ -449,9 +452,17 @@ impl Qos {
         self.experiment = Some((experiment, windows));
     }
 
+    /// The expense of the next experiment, or of the one under way, in steps.
+    fn steps_of_expense(&self) -> f64 {
+        f64::from(1u32 << self.doubts.min(DOUBLINGS_MOST))
+    }
+
     /// What follows from a verdict: the culprit is throttled.
-    fn conclude(&mut self, now: Instant, verdict: Verdict, windows: &[Window]) {
+    fn conclude(&mut self, now: Instant, mut verdict: Verdict, windows: &[Window]) {
         let victim = verdict.victim;
+        // From here on the help of one step counts.
+        let steps = self.steps_of_expense();
+        verdict.helped.iter_mut().for_each(|one| one.1 /= steps);
         let best = verdict.helped.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let named = match self.params.mode {
             // Somebody who was quiet meanwhile would be innocent, and somebody else guilty.
@@ -475,7 +486,7 @@ impl Qos {
                 self.doubts += 1;
                 self.note(now, victim, Act::GaveUp, || {
                     let had = told(standing);
-                    format!("{had}, but throttling nobody helped more than noise: looks longer")
+                    format!("{had}, but throttling nobody helped more than noise: tries for more")
                 });
             }
             _ => {}
@@ -780,6 +791,20 @@ mod tests {
         };
         assert_eq!(found(Mode::Adaptive), [false, false, false, false, true]);
         assert!(!found(Mode::Paper)[4], "it uses least");
+    }
+
+    #[test]
+    fn a_step_too_small_to_tell_grows_until_it_does() {
+        for seed in 1..=5 {
+            let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], seed);
+            let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+            // A five-hundredth of the device: 10 of 2,050 ns, and 20 ms of samples vary by more.
+            qos.params.step_bytes_per_s = 20e6;
+            (0..3000).for_each(|_| plant.run(&mut qos));
+            assert_eq!(throttled(&qos), [false, false, true], "seed {seed}");
+            let harm: f64 = (1..3).map(|at| plant.gets(at) * plant.hurts_ns[at]).sum();
+            assert!(plant.base_ns + harm <= 1500.0 * 1.02, "{harm} ns of harm");
+        }
     }
 
     #[test]
