@@ -7,9 +7,13 @@
 //! * [`modelled`]: a device model and its prices.
 //! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is
 //!   theirs.
+//! * [`library`]: the same scenarios without an engine, on the model that has tails.
+//! * [`figures`]: scenarios of the paper's figures, and what is to be looked at in them.
 
 pub mod client;
 pub mod clock;
+pub mod figures;
+pub mod library;
 pub mod modelled;
 pub mod scenario;
 pub mod workload;

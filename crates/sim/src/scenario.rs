@@ -1,5 +1,7 @@
-//! A scenario in virtual time: one modelled device, some tenants, closed-loop clients, a policy.
-//! The engine is the server's own; only the clock and the waiting are virtual.
+//! A scenario in virtual time: one modelled device, some tenants, their clients, a policy. Here it
+//! runs through the engine, which is the server's own; only the clock and the waiting are virtual.
+//! [`crate::library`] runs the same scenarios beneath the engine, on the device model from which
+//! tails may be claimed; from here they may not.
 //!
 //! Each client is a worker with a time of its own; the driver always runs the one that is furthest
 //! behind. The same seed gives the same trace, on any machine. Numbers from here are *simulated*.
@@ -131,10 +133,14 @@ pub struct WindowOutcome {
     pub bytes: u64,
     /// Requests answered.
     pub ops: u64,
-    /// Their mean latency in nanoseconds; zero where there were none.
+    /// Their mean latency in nanoseconds; zero where there were none, as are the following.
     pub mean_ns: f64,
-    /// Their P99 in nanoseconds; zero where there were none.
+    /// Their median.
+    pub p50_ns: f64,
+    /// Their P99.
     pub p99_ns: f64,
+    /// Their P99.9.
+    pub p999_ns: f64,
 }
 
 /// Why a scenario cannot be run.
@@ -231,14 +237,11 @@ impl Scenario {
                 latencies: after[part].latencies.since(&before[part].latencies),
             })
             .collect();
-        let trace = parts
-            .iter()
-            .fold(0, |hash: u64, p| hash.rotate_left(11) ^ p.done.trace);
         Ok(Outcome {
-            parts,
             busy: media.busy().saturating_sub(busy_before),
             decisions: engine.decisions_since(0).1,
-            trace,
+            trace: trace(&parts),
+            parts,
         })
     }
 
@@ -298,7 +301,13 @@ fn clock_of(clock: &VirtualClock) -> Instant {
     nyx_base::Clock::now(clock)
 }
 
-fn sum(done: impl Iterator<Item = Done>) -> Done {
+/// One hash for what all tenants did.
+pub(crate) fn trace(parts: &[PartOutcome]) -> u64 {
+    let each = parts.iter().map(|part| part.done.trace);
+    each.fold(0, |hash: u64, trace| hash.rotate_left(11) ^ trace)
+}
+
+pub(crate) fn sum(done: impl Iterator<Item = Done>) -> Done {
     done.fold(Done::default(), |sum, one| Done {
         ops: sum.ops + one.ops,
         hits: sum.hits + one.hits,
@@ -308,9 +317,10 @@ fn sum(done: impl Iterator<Item = Done>) -> Done {
 }
 
 /// What one tenant did so far.
-struct Reading {
-    usage: Usage,
-    latencies: Latencies,
+#[derive(Clone)]
+pub(crate) struct Reading {
+    pub(crate) usage: Usage,
+    pub(crate) latencies: Latencies,
 }
 
 impl Reading {
@@ -327,15 +337,18 @@ impl Reading {
         engine.tenants().iter().map(one).collect()
     }
 
-    fn window_since(&self, before: &Reading) -> WindowOutcome {
+    pub(crate) fn window_since(&self, before: &Reading) -> WindowOutcome {
         let usage = self.usage - before.usage;
         let latencies = self.latencies.since(&before.latencies);
+        let quantile = |q| latencies.quantile_ns(q).unwrap_or(0.0);
         WindowOutcome {
             used: usage.used(),
             bytes: usage.read_bytes + usage.written_bytes,
             ops: latencies.count(),
             mean_ns: latencies.mean_ns().unwrap_or(0.0),
-            p99_ns: latencies.quantile_ns(0.99).unwrap_or(0.0),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
         }
     }
 }
@@ -402,4 +415,4 @@ impl Run<'_> {
 }
 
 /// How long a client sleeps under a limit that may be raised meanwhile, as in the server.
-const HOLD_MOST: Nanos = Nanos::from_millis(20);
+pub(crate) const HOLD_MOST: Nanos = Nanos::from_millis(20);

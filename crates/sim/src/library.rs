@@ -1,0 +1,429 @@
+//! A scenario at the level of the Nyx library, as the paper's own evaluation is (NyxCache section
+//! 4): each client is a thread that passes its tenant's gate and then loads or stores, without a
+//! protocol, an index or a store. The device is the event model, so that tails may be claimed.
+//!
+//! Gate, accounts, budgets and policies are the server's own; the medium behind the lanes is a
+//! [`Nowhere`], because the event model moves no bytes. A client does its batches as in
+//! [`crate::scenario`]: their operations overlap as far as the thread's window lets them, and the
+//! next batch begins when all have arrived. Latencies are those of single operations, from when the
+//! thread wanted to begin them, or in an open loop from when their batch was due.
+//!
+//! What it never does: block a thread where its gate is closed (it is parked, and asks again), or
+//! know what a policy does. The same seed gives the same trace, on any machine. Numbers from here
+//! are *simulated*.
+
+use crate::client::{Done, Load};
+use crate::clock::VirtualClock;
+use crate::scenario::{HOLD_MOST, Outcome, Part, PartOutcome, Reading, Scenario, WindowOutcome};
+use nyx_base::{
+    CachePadded, Clock, Instant, Latencies, LatencyCounter, Nanos, Rng, TenantId, WorkerId,
+};
+use nyx_gate::{Account, Budget, Device, Gate, Lane, Tolls};
+use nyx_media::model::TICKS_PER_NS;
+use nyx_media::model::event::{self, Access, Kind, Next, Threads};
+use nyx_media::{Evidence, Front, Media, Op, Via};
+use nyx_policy::{Decision, Policy, Seen, Want};
+use std::sync::Arc;
+
+/// Bytes that are never looked at: what lanes copy to and from where time alone is modelled.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Media for Nowhere {
+    fn len(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn read(&self, _front: &mut Front, _at: u64, _into: &mut [u8]) {}
+
+    fn write(&self, _front: &mut Front, _at: u64, _from: &[u8], _via: Via) {}
+
+    fn persist(&self, _front: &mut Front, _at: u64, _len: u64) {}
+
+    fn prefetch(&self, _at: u64, _len: usize) {}
+
+    fn evidence(&self) -> Evidence {
+        Evidence::Simulated
+    }
+}
+
+/// A tenant: what the controller reads of it and writes for it.
+struct Tenant {
+    account: Arc<CachePadded<Account>>,
+    budget: Arc<Budget>,
+    latencies: LatencyCounter,
+    want: Want,
+    in_force: Option<Want>,
+}
+
+impl Tenant {
+    fn new() -> Tenant {
+        Tenant {
+            account: Arc::new(CachePadded(Account::default())),
+            budget: Arc::new(Budget::unlimited()),
+            latencies: LatencyCounter::default(),
+            want: Want::default(),
+            in_force: None,
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        let mut latencies = Latencies::default();
+        self.latencies.add_to(&mut latencies);
+        Reading {
+            usage: self.account.usage(),
+            latencies,
+        }
+    }
+}
+
+/// An operation that a client wants to begin.
+#[derive(Clone, Copy)]
+struct Wanted {
+    op: Op,
+    key: u64,
+    /// From when its latency counts.
+    since: u64,
+    /// The gate let it pass; it begins when its delay is over.
+    is_let_in: bool,
+}
+
+/// One thread. Times in ticks of the model.
+struct Client {
+    part: usize,
+    load: Load,
+    think: u64,
+    /// Batches a second of this client alone, where it is an open loop.
+    rate: Option<f64>,
+    ends: u64,
+    tolls: Tolls,
+    rng: Rng,
+    /// When the batch in hand was due, and when it may begin.
+    due: u64,
+    begins: u64,
+    /// Operations of the batch that are still to begin, and those that are under way.
+    left: usize,
+    under_way: usize,
+    wanted: Option<Wanted>,
+    done: Done,
+}
+
+fn ticks_of(ns: u64) -> u64 {
+    ns.saturating_mul(TICKS_PER_NS)
+}
+
+/// Rounded up, so that nobody asks a gate before its time.
+fn instant_of(ticks: u64) -> Instant {
+    Instant(ticks.div_ceil(TICKS_PER_NS))
+}
+
+impl Client {
+    fn new(part: &Part, at: usize, index: u16, seed: u64, tolls: Tolls) -> Client {
+        let batch = part.load.batch.max(1);
+        let begin = ticks_of(part.active.start.0);
+        let mut client = Client {
+            part: at,
+            load: part.load.clone(),
+            think: ticks_of(part.think.0),
+            rate: part.rate.map(|rate| rate / f64::from(part.clients)),
+            ends: ticks_of(part.active.end.0),
+            tolls,
+            rng: Rng::with_seed(seed.wrapping_mul(31) ^ (u64::from(index) << 32)),
+            due: begin,
+            begins: begin,
+            left: batch,
+            under_way: 0,
+            wanted: None,
+            done: Done::default(),
+        };
+        if client.rate.is_some() {
+            client.next_batch(begin);
+        }
+        client
+    }
+
+    /// All of the batch is done: when does the next one begin?
+    fn next_batch(&mut self, now: u64) {
+        // A batch of misses takes no time; the clock must go on nevertheless.
+        let rested = now + self.think.max(1);
+        self.due = match self.rate {
+            None => rested,
+            Some(rate) => {
+                let gap_s = -(1.0 - self.rng.f64()).ln() / rate;
+                self.due + ticks_of((gap_s * 1e9) as u64)
+            }
+        };
+        self.begins = self.due.max(rested);
+        self.left = self.load.batch.max(1);
+    }
+
+    /// The operation to begin next; none where the rest of the batch misses.
+    fn pick(&mut self, now: u64) -> Option<Wanted> {
+        let since = match self.rate {
+            None => now,
+            Some(_) => self.due,
+        };
+        while self.left > 0 {
+            let is_get = self.rng.f64() < self.load.gets;
+            let among = if is_get {
+                self.load.asked
+            } else {
+                self.load.keys
+            };
+            let key = self.rng.u64(..among);
+            self.left -= 1;
+            if key < self.load.keys {
+                let op = if is_get { Op::Read } else { Op::Write };
+                return Some(Wanted {
+                    op,
+                    key,
+                    since,
+                    is_let_in: false,
+                });
+            }
+            self.done.ops += 1;
+        }
+        None
+    }
+}
+
+/// All threads of a scenario, as the device asks them.
+struct Library {
+    clients: Vec<Client>,
+    tenants: Vec<Tenant>,
+    clock: Arc<VirtualClock>,
+    /// When the controller ticks next.
+    tick: Instant,
+    bytes: Vec<u8>,
+}
+
+const TENANT: TenantId = TenantId(0);
+/// The values of different tenants lie so far apart.
+const TENANT_SHIFT: u32 = 44;
+
+impl Library {
+    fn new(scenario: &Scenario) -> Library {
+        let clock = Arc::new(VirtualClock::default());
+        let device = Arc::new(Device {
+            name: "sim".into(),
+            media: Arc::new(Nowhere),
+            cost: scenario.device.cost.clone(),
+        });
+        let tenants: Vec<Tenant> = scenario.parts.iter().map(|_| Tenant::new()).collect();
+        let each = scenario.parts.iter().enumerate();
+        let threads = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
+        let clients = threads.zip(0u16..).map(|((at, part), index)| {
+            let mut tolls = Tolls::new(WorkerId(index), clock.clone());
+            let tenant = &tenants[at];
+            let (account, budget) = (tenant.account.clone(), tenant.budget.clone());
+            tolls.open(TENANT, device.clone(), account, budget);
+            Client::new(part, at, index, scenario.seed, tolls)
+        });
+        let longest = scenario
+            .parts
+            .iter()
+            .map(|part| part.load.value_bytes)
+            .max();
+        Library {
+            clients: clients.collect(),
+            tenants,
+            clock,
+            tick: Instant(0),
+            bytes: vec![0; longest.unwrap_or(0)],
+        }
+    }
+
+    /// A thread passes its gate and begins, or asks again later.
+    fn enter(&mut self, thread: usize, wanted: Wanted, now: u64) -> Next {
+        let client = &mut self.clients[thread];
+        let mut lane = client.tolls.lane(TENANT);
+        if !wanted.is_let_in {
+            let at = instant_of(now);
+            self.clock.set(at);
+            let (again, is_let_in) = match lane.gate(at) {
+                // Later than it asked by the delay that it owed.
+                Gate::Open => (self.clock.now(), true),
+                // Who waits for the controller is asked again at its next tick.
+                Gate::Closed { until } if until == Instant::NEVER => (self.tick, false),
+                Gate::Closed { until } => (until.min(at + HOLD_MOST), false),
+            };
+            client.wanted = Some(Wanted {
+                is_let_in,
+                ..wanted
+            });
+            client.done.holds += u64::from(!is_let_in);
+            if again > at || !is_let_in {
+                return Next::At(ticks_of(again.0.max(at.0 + 1)));
+            }
+        }
+        let bytes = &mut self.bytes[..client.load.value_bytes];
+        let address = wanted.key * bytes.len() as u64 + ((client.part as u64) << TENANT_SHIFT);
+        charge(&mut lane, wanted.op, address, bytes);
+        client.wanted = None;
+        client.under_way += 1;
+        Next::Begin {
+            kind: kind_of(client.part, wanted.op),
+            address,
+            tag: wanted.since,
+        }
+    }
+
+    /// One tick of the controller: accounts in, policy, budgets out, as the engine does it.
+    fn control(&mut self, now: Instant, policy: &mut dyn Policy, seen: &mut [Seen]) -> Nanos {
+        for (at, (seen, tenant)) in seen.iter_mut().zip(&self.tenants).enumerate() {
+            let usage = tenant.account.usage();
+            seen.used = usage.used;
+            seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
+            seen.ops = usage.reads.wrapping_add(usage.writes);
+            seen.holds = usage.holds;
+            seen.latencies.clear();
+            if policy.measures(at) {
+                tenant.latencies.add_to(&mut seen.latencies);
+            }
+        }
+        let mut want: Vec<Want> = self.tenants.iter().map(|tenant| tenant.want).collect();
+        policy.step(now, seen, &mut want);
+        for (tenant, want) in self.tenants.iter_mut().zip(want) {
+            tenant.want = want;
+            nyx_engine::control::enforce(want, &mut tenant.in_force, &tenant.budget, now);
+        }
+        policy.period()
+    }
+}
+
+fn charge(lane: &mut Lane<'_>, op: Op, address: u64, bytes: &mut [u8]) {
+    match op {
+        Op::Read => lane.read(address, bytes),
+        Op::Write => lane.write(address, bytes),
+    }
+}
+
+fn kind_of(part: usize, op: Op) -> usize {
+    2 * part + usize::from(op == Op::Write)
+}
+
+impl Threads for Library {
+    fn next(&mut self, thread: usize, now: u64, _rng: &mut Rng) -> Next {
+        let client = &mut self.clients[thread];
+        if now >= client.ends {
+            return Next::Idle;
+        }
+        let wanted = match client.wanted {
+            Some(wanted) => wanted,
+            None if client.left == 0 => return Next::Idle,
+            None if client.begins > now => return Next::At(client.begins),
+            None => match client.pick(now) {
+                Some(wanted) => wanted,
+                None if client.under_way > 0 => return Next::Idle,
+                None => {
+                    client.next_batch(now);
+                    return Next::At(client.begins);
+                }
+            },
+        };
+        self.enter(thread, wanted, now)
+    }
+
+    fn done(&mut self, thread: usize, since: u64, now: u64) {
+        let client = &mut self.clients[thread];
+        client.under_way -= 1;
+        client.done.ops += 1;
+        client.done.hits += 1;
+        let took = now - since;
+        client.done.trace = client.done.trace.rotate_left(7) ^ took;
+        let latencies = &self.tenants[client.part].latencies;
+        latencies.add(Nanos(took / TICKS_PER_NS), 1);
+        if client.under_way == 0 && client.left == 0 && client.wanted.is_none() {
+            client.next_batch(now);
+        }
+    }
+}
+
+impl Scenario {
+    /// Runs it beneath the engine, on the event model. See [`crate::library`].
+    pub fn run_library(mut self) -> Outcome {
+        let mut library = Library::new(&self);
+        let kind = |part: &Part| {
+            let op_bytes = part.load.value_bytes as u64;
+            [Access::Load, Access::StoreNt].map(|access| Kind { access, op_bytes })
+        };
+        let kinds: Vec<Kind> = self.parts.iter().flat_map(kind).collect();
+        let threads = library.clients.len();
+        let mut device = event::Device::new(&self.device.params, &kinds, threads, self.seed);
+        for (thread, client) in library.clients.iter().enumerate() {
+            device.wake(thread, client.begins);
+        }
+        let (windows, decisions) = self.drive(&mut device, &mut library);
+        let parts = library.tenants.iter().enumerate().map(|(at, tenant)| {
+            let clients = library.clients.iter().filter(|client| client.part == at);
+            let reading = tenant.reading();
+            PartOutcome {
+                done: crate::scenario::sum(clients.map(|client| client.done)),
+                used: reading.usage.used,
+                windows: windows.iter().map(|window| window[at].clone()).collect(),
+                latencies: reading.latencies,
+            }
+        });
+        let parts: Vec<PartOutcome> = parts.collect();
+        Outcome {
+            busy: device.busy(),
+            decisions,
+            trace: crate::scenario::trace(&parts),
+            parts,
+        }
+    }
+
+    /// Moves the device from tick to tick; gives what each tenant did in each window, and what the
+    /// policy decided.
+    fn drive(
+        &mut self,
+        device: &mut event::Device,
+        library: &mut Library,
+    ) -> (Vec<Vec<WindowOutcome>>, Vec<Decision>) {
+        let read = |library: &Library| -> Vec<Reading> {
+            library.tenants.iter().map(Tenant::reading).collect()
+        };
+        let end = Instant(self.length.0);
+        let mut seen = vec![Seen::default(); library.tenants.len()];
+        let (mut before, mut windows) = (read(library), Vec::new());
+        let mut decisions = Vec::new();
+        let (mut now, mut close) = (Instant(0), Instant(0) + self.window);
+        while now < end {
+            if library.tick <= now {
+                let period = library.control(now, &mut *self.policy, &mut seen);
+                library.tick = now + period;
+                decisions.extend(self.policy.take_decisions());
+            }
+            device.set_writers(self.writers(now));
+            let phase = self.next_phase(now);
+            let until = library.tick.min(close).min(phase).min(end);
+            device.advance(ticks_of(until.0), library);
+            now = until;
+            if close <= now {
+                let after = read(library);
+                let each = after.iter().zip(&before);
+                windows.push(each.map(|(now, was)| now.window_since(was)).collect());
+                before = after;
+                close += self.window;
+            }
+        }
+        (windows, decisions)
+    }
+
+    /// Clients that write at that time.
+    fn writers(&self, now: Instant) -> usize {
+        let writes = |part: &&Part| part.load.gets < 1.0 && part.active.contains(&Nanos(now.0));
+        let writing = self.parts.iter().filter(writes);
+        writing.map(|part| usize::from(part.clients)).sum()
+    }
+
+    /// When the next tenant begins or ends.
+    fn next_phase(&self, now: Instant) -> Instant {
+        let changes = self
+            .parts
+            .iter()
+            .flat_map(|p| [p.active.start, p.active.end]);
+        let later = changes.map(|at| Instant(at.0)).filter(|&at| at > now);
+        later.min().unwrap_or(Instant::NEVER)
+    }
+}
