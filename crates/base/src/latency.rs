@@ -192,6 +192,41 @@ impl Latencies {
         }
     }
 
+    /// The octaves in which there are durations: where each begins in nanoseconds, and the counts of
+    /// its buckets. With [`Latencies::sum_ns`] it is all that there is, for whoever sends it on.
+    pub fn octaves(&self) -> impl Iterator<Item = (u64, &[u32])> {
+        let octaves = self.counts.chunks_exact(PER_OCTAVE as usize).enumerate();
+        octaves
+            .filter(|(_, counts)| counts.iter().any(|&count| count > 0))
+            .map(|(octave, counts)| (begin_of(octave * PER_OCTAVE as usize), counts))
+    }
+
+    /// Adds an octave, as [`Latencies::octaves`] gave it. False, and nothing is added, where no
+    /// octave begins there or the counts are not as many as its buckets.
+    #[must_use]
+    pub fn add_octave(&mut self, begin_ns: u64, counts: &[u32]) -> bool {
+        let at = bucket_of(begin_ns);
+        let fits = begin_of(at) == begin_ns
+            && (at as u64).is_multiple_of(PER_OCTAVE)
+            && counts.len() as u64 == PER_OCTAVE;
+        if fits {
+            for (sum, count) in self.counts[at..].iter_mut().zip(counts) {
+                *sum = sum.wrapping_add(*count);
+            }
+        }
+        fits
+    }
+
+    /// The sum of all durations in nanoseconds; wraps.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// Adds to the sum of all durations, for whoever puts them together from octaves.
+    pub fn add_sum_ns(&mut self, sum_ns: u64) {
+        self.sum_ns = self.sum_ns.wrapping_add(sum_ns);
+    }
+
     /// How many durations.
     pub fn count(&self) -> u64 {
         self.buckets().map(|(_, count)| u64::from(count)).sum()
@@ -280,6 +315,28 @@ mod tests {
         );
         assert_eq!(of(std::iter::empty()).quantile_ns(0.5), None);
         assert_eq!(of(std::iter::empty()).mean_ns(), None);
+    }
+
+    #[test]
+    fn octaves_put_together_are_what_they_were_taken_from() {
+        let all = of([0, 15, 16, 40, 70_000, u64::MAX].into_iter());
+        let mut copy = Latencies::default();
+        for (begin_ns, counts) in all.octaves() {
+            assert!(copy.add_octave(begin_ns, counts));
+        }
+        copy.add_sum_ns(all.sum_ns());
+        assert_eq!(copy, all);
+        let begins: Vec<u64> = all.octaves().map(|(begin_ns, _)| begin_ns).collect();
+        assert_eq!(begins, [0, 16, 32, 65_536, 1 << 32]);
+    }
+
+    #[test]
+    fn what_is_no_octave_is_not_added() {
+        let mut none = Latencies::default();
+        for (begin_ns, len) in [(17, 16), (24, 16), (1, 16), (32, 15), (1 << 40, 16)] {
+            assert!(!none.add_octave(begin_ns, &vec![1; len]), "{begin_ns}");
+        }
+        assert_eq!(none, Latencies::default());
     }
 
     #[test]

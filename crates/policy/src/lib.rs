@@ -10,6 +10,7 @@
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
 use nyx_base::{DevicePs, Instant, Latencies, Nanos};
+use sharing::qos::Target;
 use std::fmt;
 
 pub mod baselines;
@@ -166,6 +167,33 @@ pub struct Group {
     pub parent: Option<usize>,
 }
 
+/// How a tenant stands with the policy in charge, for operators. What the policy does not know, or
+/// does not look at, is left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// The share of the device that it may use at most, whatever the others do.
+    pub limit: Option<f64>,
+    /// The share of the device that it has in any case, whatever the others do.
+    pub entitled: Option<f64>,
+    /// The share of the device that the policy leaves it for now, for the sake of others.
+    pub throttle: Option<f64>,
+    /// It has what the promises to the others leave.
+    pub best_effort: bool,
+    /// Its target.
+    pub target: Option<Target>,
+    /// What it had of its target when it was last judged, in nanoseconds: see [`Target::show`].
+    pub had_ns: Option<f64>,
+    /// How far that was from what it is promised, in parts of the promise; below 0 it was missed.
+    pub slack: Option<f64>,
+    /// By which factor it was slower than alone when it was last judged.
+    pub slowdown: Option<f64>,
+    /// The largest such factor that it is promised.
+    pub slowdown_most: Option<f64>,
+    /// Who was found to hurt it, who hurts most first: by which part of its mean delay it fared
+    /// better while that one was throttled for a trial; `None` where nobody else could be tried.
+    pub hurt_by: Vec<(usize, Option<f64>)>,
+}
+
 /// A sharing policy. `seen` and `want` have an entry for each tenant, in the same order as the
 /// tenants with which the policy was made; `want` has one for each of its groups after them.
 pub trait Policy: Send {
@@ -195,6 +223,12 @@ pub trait Policy: Send {
     /// what it would leave in force.
     fn is_probing(&self) -> bool {
         false
+    }
+
+    /// How a tenant stands, as of the last step.
+    fn standing(&self, tenant: usize) -> Standing {
+        let _ = tenant;
+        Standing::default()
     }
 
     /// One step.

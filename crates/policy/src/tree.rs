@@ -19,7 +19,7 @@
 //! node at most.
 
 use crate::plan::{Member, Plan, Who};
-use crate::{Decision, Delay, Group, Groups, Policy, Seen, Want};
+use crate::{Decision, Delay, Group, Groups, Policy, Seen, Standing, Want};
 use nyx_base::{DevicePs, Instant, Nanos};
 
 /// The shortest time between two steps.
@@ -261,6 +261,19 @@ impl Policy for Tree {
 
     fn is_probing(&self) -> bool {
         self.nodes.iter().any(|node| node.policy.is_probing())
+    }
+
+    /// As the policy over the tenant itself has it.
+    fn standing(&self, tenant: usize) -> Standing {
+        let Some((node, member)) = self.homes[tenant] else {
+            return Standing::default();
+        };
+        let standing = self.nodes[node].policy.standing(member);
+        let hurt_by = standing.hurt_by.iter();
+        Standing {
+            hurt_by: hurt_by.map(|&(by, helped)| (self.subject(node, by), helped)).collect(),
+            ..standing
+        }
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {

@@ -9,7 +9,7 @@
 //! [`Kept`] is what is left of a policy that failed: its last limits.
 
 use crate::mechanism::window::counted;
-use crate::{Delay, Policy, Seen, Want};
+use crate::{Delay, Policy, Seen, Standing, Want};
 use nyx_base::{DevicePs, Instant, Nanos};
 
 /// Limits by exact leases.
@@ -32,6 +32,10 @@ impl Policy for Leased {
 
     fn period(&self) -> Nanos {
         Nanos::from_millis(10)
+    }
+
+    fn standing(&self, tenant: usize) -> Standing {
+        standing(self.limits[tenant])
     }
 
     fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
@@ -68,6 +72,13 @@ impl Policy for Kept {
 
     fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
         want.copy_from_slice(&self.wants);
+    }
+}
+
+fn standing(limit: Option<DevicePs>) -> Standing {
+    Standing {
+        limit: limit.map(DevicePs::as_secs_f64),
+        ..Standing::default()
     }
 }
 
@@ -150,6 +161,10 @@ impl Policy for Paper {
         self.epoch.tick
     }
 
+    fn standing(&self, tenant: usize) -> Standing {
+        standing(self.limits[tenant])
+    }
+
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         match self.began {
             // A clock that went back begins an epoch: nobody pauses until it has caught up.
@@ -194,6 +209,17 @@ mod tests {
                 Want::default()
             ]
         );
+    }
+
+    #[test]
+    fn a_tenant_stands_by_its_limit() {
+        let limits = vec![Some(TENTH), None];
+        let leased = Leased::new(limits.clone());
+        let paper = Paper::new(limits, Epoch::default());
+        for policy in [&leased as &dyn Policy, &paper] {
+            assert_eq!(policy.standing(0).limit, Some(0.1));
+            assert_eq!(policy.standing(1), Standing::default());
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::mechanism::throttle::{Bounds, Throttle};
 use crate::mechanism::window::{Mark, Window};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
+use std::fmt;
 
 /// What a tenant is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,16 +136,48 @@ impl Target {
         }
     }
 
+    /// What is promised, in nanoseconds: a rate as the time of one access.
+    fn most_ns(self) -> f64 {
+        match self {
+            Target::Mean(most) | Target::Quantile(_, most) => most.0 as f64,
+            Target::OpsPerS(least) => 1e9 / least,
+        }
+    }
+
+    /// Which latency it bounds; nothing for a rate.
+    fn what(self) -> String {
+        match self {
+            Target::Mean(_) => "mean".into(),
+            Target::Quantile(q, _) => format!("p{}", (q * 1e6).round() / 1e4),
+            Target::OpsPerS(_) => String::new(),
+        }
+    }
+
+    /// What a tenant has of it, in nanoseconds as [`crate::Standing::had_ns`], for people.
+    pub fn show(self, ns: f64) -> String {
+        match self {
+            Target::OpsPerS(_) => format!("{:.0} accesses/s", 1e9 / ns),
+            Target::Mean(_) | Target::Quantile(..) => format!("{:.2} us", ns / 1e3),
+        }
+    }
+
     /// What the tenant has and what it should have at most, in nanoseconds. None where the window
     /// says nothing.
     fn compare(self, window: &Window) -> Option<(f64, f64)> {
-        match self {
-            Target::Mean(most) => Some((window.latencies.mean_ns()?, most.0 as f64)),
-            Target::Quantile(q, most) => Some((window.latencies.quantile_ns(q)?, most.0 as f64)),
-            Target::OpsPerS(least) => {
-                (window.ops_per_s > 0.0).then(|| (1e9 / window.ops_per_s, 1e9 / least))
-            }
-        }
+        let has_ns = match self {
+            Target::Mean(_) => window.latencies.mean_ns(),
+            Target::Quantile(q, _) => window.latencies.quantile_ns(q),
+            Target::OpsPerS(_) => (window.ops_per_s > 0.0).then(|| 1e9 / window.ops_per_s),
+        };
+        Some((has_ns?, self.most_ns()))
+    }
+}
+
+/// Shows what is measured and the bound: `mean 1.50 us`, `p99 2000.00 us`, `20000 accesses/s`.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, most) = (self.what(), self.show(self.most_ns()));
+        f.write_str(format!("{what} {most}").trim_start())
     }
 }
 
@@ -159,6 +192,9 @@ struct Tenant {
     /// which [`ABSENT_WINDOWS`] are one.
     patience: u32,
     quiet: u32,
+    /// How it stood when it was last judged, and who was found to hurt it.
+    stood: Option<Standing>,
+    hurt_by: Vec<(usize, Option<f64>)>,
 }
 
 impl Tenant {
@@ -202,6 +238,8 @@ impl Qos {
             barred: 0,
             patience: 1,
             quiet: 0,
+            stood: None,
+            hurt_by: Vec::new(),
         });
         let tenants: Vec<Tenant> = tenants.collect();
         Qos {
@@ -280,6 +318,9 @@ impl Qos {
             *age += 1;
         }
         let standings = self.standings(&windows);
+        for (at, tenant) in self.tenants.iter_mut().enumerate() {
+            tenant.stood = standings.iter().find(|one| one.tenant == at).copied();
+        }
         // Who asks for nothing misses nothing: where no LC tenant is active all have slack.
         let slack = standings.first().map_or(1.0, |worst| worst.slack);
         for (at, window) in windows.iter().enumerate() {
@@ -322,9 +363,10 @@ impl Qos {
         if let Some((suspect, more)) = self.suspect(&candidates) {
             return self.restrain(now, suspect, more, victim, &windows);
         }
+        let told = self.told(victim);
         match candidates[..] {
             [] => self.note(now, victim.tenant, Act::GaveUp, || {
-                format!("{}, and nobody is left to throttle", told(victim))
+                format!("{told}, and nobody is left to throttle")
             }),
             // A single candidate is throttled untested, as in the paper.
             [only] => self.throttle(now, only.tenant, victim, None, &windows),
@@ -476,6 +518,9 @@ impl Qos {
             let found = verdict.helped.iter().find(|one| one.0 == named);
             found.map(|one| (named, one.1))
         });
+        let mut hurt_by = verdict.helped.clone();
+        hurt_by.sort_by(|a, b| b.1.total_cmp(&a.1));
+        self.tenants[victim].hurt_by = hurt_by.iter().map(|&(at, by)| (at, Some(by))).collect();
         self.verdict = Some((verdict, 0));
         match (helped, standing) {
             (Some((culprit, helped)), Some(standing)) => {
@@ -484,8 +529,8 @@ impl Qos {
             }
             (None, Some(standing)) => {
                 self.doubts += 1;
+                let had = self.told(standing);
                 self.note(now, victim, Act::GaveUp, || {
-                    let had = told(standing);
                     format!("{had}, but throttling nobody helped more than noise: tries for more")
                 });
             }
@@ -516,11 +561,18 @@ impl Qos {
             from: window.share,
             to,
         };
-        let others = self.others_helped(culprit);
-        self.note(now, culprit, act, || {
-            let by = helped.map(|part| format!("; throttling it helped by {:.0} %", part * 100.0));
-            format!("{}{}{others}", told(victim), by.unwrap_or_default())
-        });
+        if helped.is_none() {
+            self.tenants[victim.tenant].hurt_by = vec![(culprit, None)];
+        }
+        let why = match helped {
+            None => format!("{}, and nobody else can be throttled", self.told(victim)),
+            Some(part) => {
+                let (had, name) = (self.told(victim), &self.tenants[culprit].member.name);
+                let (percent, others) = (part * 100.0, self.others_helped(culprit));
+                format!("{had}; throttling {name} helped by {percent:.0} %{others}")
+            }
+        };
+        self.note(now, culprit, act, || why);
     }
 
     /// What throttling the others did, by the last verdict.
@@ -547,8 +599,9 @@ impl Qos {
         tenant.throttle = tenant.throttle.relaxed(used, step);
         tenant.barred = BARRED_WINDOWS;
         let to = tenant.throttle.share();
+        let told = self.told(victim);
         self.note(now, at, Act::RollBack { to }, || {
-            format!("{} because it was throttled", told(victim))
+            format!("{told} because it was throttled")
         });
     }
 
@@ -587,6 +640,25 @@ impl Qos {
                 format!("the tightest target has {:.0} % slack", slack * 100.0)
             });
         }
+        if !self.tenants.iter().any(|tenant| tenant.throttle.is_set()) {
+            self.tenants.iter_mut().for_each(|t| t.hurt_by.clear());
+        }
+    }
+
+    /// How a tenant that misses its target stands, for a reason.
+    fn told(&self, standing: Standing) -> String {
+        let name = &self.tenants[standing.tenant].member.name;
+        let Some(target) = self.target(standing.tenant) else {
+            return name.clone();
+        };
+        let (has, most) = (target.show(standing.has_ns), target.show(target.most_ns()));
+        match target {
+            Target::OpsPerS(_) => format!("{name} does {has}, below its target of {most}"),
+            Target::Mean(_) | Target::Quantile(..) => {
+                let what = target.what();
+                format!("{name} has a {what} of {has}, over its target of {most}")
+            }
+        }
     }
 
     fn note(&mut self, now: Instant, tenant: usize, act: Act, why: impl FnOnce() -> String) {
@@ -610,12 +682,6 @@ fn steps_needed(victim: Standing, helped: Option<f64>) -> f64 {
     }
 }
 
-/// How a tenant stands, for a reason.
-fn told(standing: Standing) -> String {
-    let (has_us, target_us) = (standing.has_ns / 1e3, standing.target_ns / 1e3);
-    format!("{has_us:.2} us over a target of {target_us:.2} us")
-}
-
 impl Policy for Qos {
     fn name(&self) -> &'static str {
         match self.params.mode {
@@ -634,6 +700,21 @@ impl Policy for Qos {
 
     fn is_probing(&self) -> bool {
         self.experiment.is_some()
+    }
+
+    fn standing(&self, tenant: usize) -> crate::Standing {
+        let target = self.target(tenant);
+        let tenant = &self.tenants[tenant];
+        crate::Standing {
+            limit: tenant.member.bounds.max,
+            throttle: tenant.throttle.share(),
+            best_effort: target.is_none(),
+            target,
+            had_ns: tenant.stood.map(|stood| stood.has_ns),
+            slack: tenant.stood.map(|stood| stood.slack),
+            hurt_by: tenant.hurt_by.clone(),
+            ..crate::Standing::default()
+        }
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
@@ -868,6 +949,44 @@ mod tests {
     }
 
     #[test]
+    fn how_a_tenant_stands_is_told_with_who_hurts_it() {
+        let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 8);
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        plant.run(&mut qos);
+        assert_eq!(qos.standing(0).slack, None, "nothing was judged yet");
+        (0..60).for_each(|_| plant.run(&mut qos));
+        let stands = qos.standing(0);
+        let (had_ns, slack) = (
+            stands.had_ns.expect("judged"),
+            stands.slack.expect("judged"),
+        );
+        assert!((slack - (1.0 - had_ns / 1500.0)).abs() < 1e-9);
+        assert_eq!(stands.target, Some(Target::Mean(Nanos(1500))));
+        let [(worst, Some(by)), (_, Some(other))] = stands.hurt_by[..] else {
+            panic!("{:?}", stands.hurt_by);
+        };
+        assert!(worst == 2 && by > other, "{:?}", stands.hurt_by);
+        let other = qos.standing(2);
+        assert!(other.best_effort && other.target.is_none() && other.hurt_by.is_empty());
+        plant.hurts_ns[2] = 0.0;
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(qos.standing(0).hurt_by, [], "nobody is throttled for it");
+        assert!(qos.standing(0).slack > Some(0.0));
+    }
+
+    #[test]
+    fn targets_read_well() {
+        let shown = |target: Target| (target.to_string(), target.show(2e6));
+        let two = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let mean = Target::Mean(Nanos(1500));
+        assert_eq!(shown(mean), two("mean 1.50 us", "2000.00 us"));
+        let tail = Target::Quantile(0.999, Nanos::from_millis(1));
+        assert_eq!(shown(tail), two("p99.9 1000.00 us", "2000.00 us"));
+        let ops = Target::OpsPerS(20_000.0);
+        assert_eq!(shown(ops), two("20000 accesses/s", "500 accesses/s"));
+    }
+
+    #[test]
     fn a_reason_has_the_figures() {
         let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 5);
         let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
@@ -877,7 +996,9 @@ mod tests {
             .iter()
             .find(|one| matches!(one.act, Act::Throttle { .. }));
         let why = &first.expect("somebody was throttled").why;
-        assert!(why.contains("over a target of 1.50 us"), "{why}");
+        assert!(why.contains("t0 has a mean of"), "{why}");
+        assert!(why.contains("over its target of 1.50 us"), "{why}");
+        assert!(why.contains("throttling t2 helped by"), "{why}");
         assert!(why.contains("helped by") && why.contains("t1 by"), "{why}");
     }
 }

@@ -36,7 +36,7 @@ use super::limit::Epoch;
 use crate::mechanism::alone::{self, Alone, Clients};
 use crate::mechanism::throttle::{self, Bounds, SHARE_MIN, Throttle};
 use crate::mechanism::window::Mark;
-use crate::{Act, Decision, Policy, Seen, Want};
+use crate::{Act, Decision, Policy, Seen, Standing, Want};
 use fill::fill;
 use nyx_base::{Instant, Nanos};
 use std::collections::VecDeque;
@@ -137,6 +137,8 @@ struct Tenant {
     held_ticks: u32,
     /// It asked for nothing in the last epoch.
     quiet: bool,
+    /// How many times slower than alone it was when that was last known.
+    slowdown: Option<f64>,
 }
 
 /// What an epoch tells of one tenant.
@@ -172,6 +174,7 @@ impl Share {
             holds: 0,
             held_ticks: 0,
             quiet: false,
+            slowdown: None,
         };
         Share {
             tenants: entitled.iter().map(tenant).collect(),
@@ -262,6 +265,7 @@ impl Share {
         let (limit, entitled) = (self.limit(i), self.entitled[i]);
         let slowdown = self.alone.take_one(i).and_then(|fare| fare.slowdown);
         let tenant = &mut self.tenants[i];
+        tenant.slowdown = slowdown.or(tenant.slowdown);
         let window = tenant.epoch.window(now, seen);
         let used = window.share / self.capacity;
         let quiet = window.ops_per_s == 0.0;
@@ -451,6 +455,18 @@ impl Policy for Share {
 
     fn is_probing(&self) -> bool {
         self.alone.is_running()
+    }
+
+    fn standing(&self, tenant: usize) -> Standing {
+        let (entitled, slowdown) = (self.entitled[tenant], self.tenants[tenant].slowdown);
+        Standing {
+            limit: self.bounds[tenant].max,
+            entitled: Some(entitled * self.capacity),
+            slowdown,
+            slowdown_most: Some(1.0 / entitled),
+            slack: slowdown.map(|slowdown| 1.0 - slowdown * entitled),
+            ..Standing::default()
+        }
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {

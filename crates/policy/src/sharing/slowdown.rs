@@ -18,7 +18,7 @@
 
 use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
 use crate::mechanism::throttle::{self, Bounds, Throttle};
-use crate::{Act, Decision, Policy, Seen, Want};
+use crate::{Act, Decision, Policy, Seen, Standing, Want};
 use nyx_base::{Instant, Nanos};
 
 /// How many decisions are kept until they are taken; older ones are dropped.
@@ -162,7 +162,7 @@ pub struct Slowdown {
     terms: Vec<Terms>,
     alone: Alone,
     throttles: Vec<Throttle>,
-    measured: Vec<bool>,
+    slowdowns: Vec<Option<f64>>,
     gains: Vec<Gain>,
     is_steering: bool,
     is_protecting: bool,
@@ -188,7 +188,7 @@ impl Slowdown {
             params,
             alone: Alone::new(params.alone, &clients),
             throttles: each.map(|terms| Throttle::within(terms.bounds)).collect(),
-            measured: vec![false; terms.len()],
+            slowdowns: vec![None; terms.len()],
             gains: vec![Gain::new(params.gain_most); terms.len()],
             terms,
             is_steering: false,
@@ -214,8 +214,8 @@ impl Slowdown {
     /// Tells of slowdowns that became known, and loosens the limits of who is idle.
     fn note(&mut self, now: Instant, fares: &[Fare]) {
         for (i, fare) in fares.iter().enumerate() {
-            let was = std::mem::replace(&mut self.measured[i], fare.slowdown.is_some());
-            if let (false, Some(slowdown)) = (was, fare.slowdown) {
+            let was = std::mem::replace(&mut self.slowdowns[i], fare.slowdown);
+            if let (None, Some(slowdown)) = (was, fare.slowdown) {
                 let speed = self.alone.speed(i).unwrap_or(0.0);
                 let why = format!("alone it does {speed:.0} accesses/s, {slowdown:.2} times now");
                 self.decide(now, i, Act::Measured { slowdown }, why);
@@ -436,6 +436,20 @@ impl Policy for Slowdown {
 
     fn is_probing(&self) -> bool {
         self.alone.is_running()
+    }
+
+    fn standing(&self, tenant: usize) -> Standing {
+        let (slowdown, most) = (self.slowdowns[tenant], self.terms[tenant].slowdown_most);
+        Standing {
+            limit: self.terms[tenant].bounds.max,
+            throttle: self.throttles[tenant].share(),
+            slowdown,
+            slowdown_most: most,
+            slack: slowdown
+                .zip(most)
+                .map(|(slowdown, most)| 1.0 - slowdown / most),
+            ..Standing::default()
+        }
     }
 
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
