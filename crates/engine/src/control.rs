@@ -11,7 +11,7 @@ use crate::tenant::Tenant;
 use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{Budget, DELAY_INFINITE, Device, Limit, Rate, Usage};
 use nyx_policy::sharing::limit::Kept;
-use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Want};
+use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Standing, Want};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
@@ -98,9 +98,7 @@ impl Controller {
             seen.holds = usage.holds;
             // Nothing to do where nothing was measured before.
             seen.latencies.clear();
-            let measured = self.policy.measures(at);
-            tenant.set_measured(measured);
-            if measured {
+            if self.policy.measures(at) {
                 tenant.add_latencies(&mut seen.latencies);
             }
         }
@@ -206,6 +204,13 @@ impl Engine {
         let from = kept - new.min(kept);
         let decisions = controller.decisions.range(from..).cloned().collect();
         (controller.decided, decisions)
+    }
+
+    /// How a tenant stands with the policy in charge.
+    pub fn standing(&self, tenant: TenantId) -> Standing {
+        let guard = self.controller.lock();
+        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        controller.policy.standing(tenant.index())
     }
 
     /// Records that `n` requests of a tenant took so long each, from when they came to when their

@@ -1,22 +1,30 @@
 //! Figures as clients ask for them: `stats`, `stats settings`, `stats items`, `stats slabs`,
-//! `stats tenants`, `stats nyx`, `stats policy`.
+//! `stats tenants`, `stats nyx`, `stats latencies`, `stats policy`.
 //!
 //! Names are memcached's wherever it has one, so that exporters, `memcached-tool` and dashboards
 //! work; Nyx's own start with `nyx_` or are `<tenant>:<name>`. A connection sees the tenants within
 //! its reach, summed; what is not within reach is not told.
+//!
+//! Everything is a total since the start: whoever wants rates or the percentiles of an interval
+//! takes the difference of two readings. So nothing is kept for a client, several may look at
+//! intervals of their own, and nobody resets another's figures. Latencies are sent as the counts of
+//! their buckets, a line for each octave: lines stay short, because some clients cut long ones.
 
 use crate::counters::Counts;
 use crate::engine::{Engine, VERSION};
 use crate::session::Session;
 use crate::tenant::Tenant;
-use nyx_base::{DevicePs, Latencies};
-use nyx_gate::Usage;
+use nyx_base::{DevicePs, Instant, Latencies};
+use nyx_gate::{DELAY_UNIT, Usage};
+use nyx_policy::{Delay, Want};
 use nyx_proto::{Out, reply};
 use nyx_store::Figures;
 
 /// What only the process knows. The simulator and tests leave it at its default.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
+    /// The driver's clock.
+    pub now: Instant,
     /// The process id.
     pub pid: u32,
     /// Seconds since the start.
@@ -39,8 +47,8 @@ pub struct Surroundings {
     pub bytes_read: u64,
     /// Bytes sent.
     pub bytes_written: u64,
-    /// Connections that wait for their tenant's budget.
-    pub held_connections: u64,
+    /// Connections that wait for their tenant's budget, by tenant; those missing are none.
+    pub held_connections: Vec<u64>,
     /// Addresses listened on.
     pub listening: Vec<String>,
 }
@@ -87,8 +95,18 @@ impl Engine {
             b"items" => stats_items(&within, out),
             b"slabs" => stats_slabs(&within, out),
             b"sizes" => reply::stat(out, "sizes_status", "disabled"),
-            b"tenants" | b"nyx" => within.iter().for_each(|t| self.stats_tenant(t, out)),
-            b"policy" => self.stats_policy(&within, out),
+            b"tenants" | b"nyx" => {
+                let wants = self.wants();
+                for tenant in &within {
+                    self.stats_tenant(tenant, out);
+                    let want = &wants[tenant.id.index()];
+                    self.stats_standing(tenant, want, &within, around, out);
+                }
+            }
+            b"latencies" => within
+                .iter()
+                .for_each(|tenant| stats_latencies(tenant, out)),
+            b"policy" => self.stats_policy(&within, around, out),
             b"reset" => {
                 // Counters of devices and budgets only ever grow: a reset would make limits forget.
                 reply::client_error(out, "stats reset is not supported: figures only grow");
@@ -130,7 +148,8 @@ impl Engine {
         stat(out, "nyx_used_bytes", sum.figures.used_bytes);
         stat(out, "nyx_dead_bytes", sum.figures.dead_bytes);
         stat(out, "nyx_relocations", sum.figures.relocations);
-        stat(out, "nyx_held_connections", around.held_connections);
+        let held: u64 = around.held_connections.iter().sum();
+        stat(out, "nyx_held_connections", held);
         stat(out, "nyx_holds", sum.usage.holds);
         stat(out, "nyx_device_reads", sum.usage.reads);
         stat(out, "nyx_device_writes", sum.usage.writes);
@@ -180,6 +199,7 @@ impl Engine {
             reply::stat(out, &format!("{}:{key}", tenant.name()), value);
         };
         stat("device", &device.name);
+        stat("evidence", &device.media.evidence());
         stat("size_bytes", &tenant.config.size.0);
         stat("used_bytes", &figures.used_bytes);
         stat("live_bytes", &figures.live_bytes);
@@ -210,21 +230,68 @@ impl Engine {
                 &((share * 1e12) as u64 / standard.0.max(1)),
             );
         }
-        if tenant.is_measured() {
-            let mut latencies = Latencies::default();
-            tenant.add_latencies(&mut latencies);
-            stat("measured_requests", &latencies.count());
-            let us = |ns: Option<f64>| format!("{:.1}", ns.unwrap_or(0.0) / 1e3);
-            stat("latency_us_mean", &us(latencies.mean_ns()));
-            stat("latency_us_p99", &us(latencies.quantile_ns(0.99)));
-            stat("latency_us_p999", &us(latencies.quantile_ns(0.999)));
-        }
+        let mut latencies = Latencies::default();
+        tenant.add_latencies(&mut latencies);
+        stat("measured_requests", &latencies.count());
+        let us = |ns: Option<f64>| format!("{:.1}", ns.unwrap_or(0.0) / 1e3);
+        stat("latency_us_mean", &us(latencies.mean_ns()));
+        stat("latency_us_p50", &us(latencies.quantile_ns(0.5)));
+        stat("latency_us_p99", &us(latencies.quantile_ns(0.99)));
+        stat("latency_us_p999", &us(latencies.quantile_ns(0.999)));
+    }
+
+    /// How a tenant stands with the policy, as far as that is known. Of who hurts it those are told
+    /// who are within reach.
+    fn stats_standing(
+        &self,
+        tenant: &Tenant,
+        want: &Want,
+        within: &[&Tenant],
+        around: &Surroundings,
+        out: &mut Out,
+    ) {
+        let standing = self.standing(tenant.id);
+        let mut stat = |key: &str, value: Option<String>| {
+            if let Some(value) = value {
+                reply::stat(out, &format!("{}:{key}", tenant.name()), value);
+            }
+        };
+        let part = |value: Option<f64>| value.map(|value| format!("{value:.4}"));
+        let held = around.held_connections.get(tenant.id.index());
+        stat("held_connections", Some(held.unwrap_or(&0).to_string()));
+        stat("promised_device_share", part(standing.limit));
+        stat("entitled_device_share", part(standing.entitled));
+        stat("throttle_device_share", part(standing.throttle));
+        stat("best_effort", standing.best_effort.then(|| "yes".into()));
+        stat("target", standing.target.map(|target| target.to_string()));
+        let had = standing.target.zip(standing.had_ns);
+        stat("target_had", had.map(|(target, ns)| target.show(ns)));
+        stat("slack", part(standing.slack));
+        stat("slowdown", part(standing.slowdown));
+        stat("slowdown_most", part(standing.slowdown_most));
+        let delay = match want.delay {
+            Delay::None => None,
+            Delay::Units(units) => Some((u64::from(units) * DELAY_UNIT.0).to_string()),
+            Delay::Infinite => Some("paused".into()),
+        };
+        stat("delay_ns", delay);
+        let hurt_by = standing.hurt_by.iter().filter_map(|(other, helped)| {
+            let other = within.iter().find(|one| one.id.index() == *other)?;
+            let helped = helped.map_or("untested".into(), |helped| format!("{helped:.3}"));
+            Some(format!("{}={helped}", other.name()))
+        });
+        let hurt_by: Vec<String> = hurt_by.collect();
+        stat(
+            "hurt_by",
+            Some(hurt_by.join(" ")).filter(|by| !by.is_empty()),
+        );
     }
 
     /// The last decisions over the tenants within reach, oldest first. Reasons name other tenants:
     /// they are told only where all are within reach, as are decisions over groups.
-    fn stats_policy(&self, within: &[&Tenant], out: &mut Out) {
+    fn stats_policy(&self, within: &[&Tenant], around: &Surroundings, out: &mut Out) {
         reply::stat(out, "policy", self.policy_name());
+        reply::stat(out, "now_s", format!("{:.6}", around.now.0 as f64 / 1e9));
         let all = within.len() == self.tenants.len();
         for decision in self.decisions_since(0).1 {
             let is_within = |one: &&Tenant| one.id.index() == decision.tenant;
@@ -233,10 +300,30 @@ impl Engine {
             };
             if all || within.iter().any(is_within) {
                 let name = format!("{name}:{:.3}s", decision.at.0 as f64 / 1e9);
-                let why = if all { decision.why.as_str() } else { "" };
-                reply::stat(out, &name, format!("{} {why}", decision.act).trim_end());
+                match all {
+                    true => reply::stat(out, &name, format!("{}: {}", decision.act, decision.why)),
+                    false => reply::stat(out, &name, decision.act),
+                }
             }
         }
+    }
+}
+
+/// The latencies of a tenant's requests: for each octave in which there are any, named by where it
+/// begins in nanoseconds, the counts of its sixteen buckets; and the sum of all. Counts are of 32
+/// bits, the sum is of 64; both wrap.
+fn stats_latencies(tenant: &Tenant, out: &mut Out) {
+    let mut latencies = Latencies::default();
+    tenant.add_latencies(&mut latencies);
+    let name = tenant.name();
+    reply::stat(out, &format!("{name}:latency_ns_sum"), latencies.sum_ns());
+    for (begin_ns, counts) in latencies.octaves() {
+        let counts: Vec<String> = counts.iter().map(u32::to_string).collect();
+        reply::stat(
+            out,
+            &format!("{name}:latency_ns:{begin_ns}"),
+            counts.join(","),
+        );
     }
 }
 

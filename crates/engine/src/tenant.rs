@@ -6,7 +6,6 @@ use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Usage};
 use nyx_store::Store;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One tenant, shared by all workers.
 pub struct Tenant {
@@ -17,7 +16,6 @@ pub struct Tenant {
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
     latencies: Vec<CachePadded<LatencyCounter>>,
-    measured: AtomicBool,
 }
 
 impl Tenant {
@@ -30,7 +28,6 @@ impl Tenant {
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             latencies: (0..workers).map(|_| CachePadded::default()).collect(),
-            measured: AtomicBool::new(false),
         }
     }
 
@@ -77,16 +74,6 @@ impl Tenant {
         self.latencies
             .iter()
             .for_each(|counter| counter.add_to(sum));
-    }
-
-    /// Whether the policy in charge looks at its latencies: drivers need not record them else.
-    #[inline]
-    pub fn is_measured(&self) -> bool {
-        self.measured.load(Relaxed)
-    }
-
-    pub(crate) fn set_measured(&self, measured: bool) {
-        self.measured.store(measured, Relaxed);
     }
 
     pub(crate) fn latency_counter(&self, worker: WorkerId) -> &LatencyCounter {

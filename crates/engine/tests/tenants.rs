@@ -5,7 +5,8 @@ mod rig;
 use nyx_base::{Bytes, Instant, Nanos, TenantId};
 use nyx_engine::stats::Surroundings;
 use nyx_engine::{Binding, Outcome, Session, TenantConfig, User, Users};
-use nyx_policy::{Act, Decision, Policy, Seen, Want};
+use nyx_policy::sharing::qos::Target;
+use nyx_policy::{Act, Decision, Policy, Seen, Standing, Want};
 use nyx_proto::Out;
 use nyx_store::{Eviction, Layout};
 use rig::{Rig, roomy};
@@ -28,7 +29,11 @@ fn prefixes(default: Option<u16>) -> Session {
 
 fn stats(rig: &Rig, session: &Session, arg: &str) -> String {
     let mut out = Out::new();
-    let around = Surroundings::default();
+    let around = Surroundings {
+        now: Instant(2_500_000_000),
+        held_connections: vec![0, 3],
+        ..Surroundings::default()
+    };
     rig.engine.stats(session, arg.as_bytes(), &around, &mut out);
     String::from_utf8(out.pending().to_vec()).expect("figures are text")
 }
@@ -275,6 +280,20 @@ impl Policy for Talkative {
 
     fn step(&mut self, _now: Instant, _seen: &[Seen], _want: &mut [Want]) {}
 
+    fn standing(&self, tenant: usize) -> Standing {
+        if tenant != 1 {
+            return Standing::default();
+        }
+        Standing {
+            limit: Some(0.25),
+            target: Some(Target::Mean(Nanos(1500))),
+            had_ns: Some(1900.0),
+            slack: Some(-0.2667),
+            hurt_by: vec![(2, Some(0.38)), (0, None)],
+            ..Standing::default()
+        }
+    }
+
     fn take_decisions(&mut self) -> Vec<Decision> {
         let at = Instant(1_500_000_000);
         let act = Act::Throttle {
@@ -292,6 +311,60 @@ impl Policy for Talkative {
 }
 
 #[test]
+fn how_a_tenant_stands_is_told_and_only_who_is_within_reach_is_named() {
+    let tenants = vec![roomy("zero"), roomy("one"), roomy("two")];
+    let rig = Rig::under(tenants, Box::new(Talkative));
+    let all = stats(&rig, &prefixes(Some(0)), "tenants");
+    for line in [
+        "one:held_connections 3",
+        "one:promised_device_share 0.2500",
+        "one:target mean 1.50 us",
+        "one:target_had 1.90 us",
+        "one:slack -0.2667",
+        "one:hurt_by two=0.380 zero=untested",
+        "two:held_connections 0",
+    ] {
+        assert!(all.contains(&format!("STAT {line}\r\n")), "{line}: {all}");
+    }
+    for absent in ["two:slack", "one:slowdown", "one:best_effort", "one:delay"] {
+        assert!(!all.contains(absent), "{absent}: {all}");
+    }
+    let own = stats(&rig, &rig.to(1), "tenants");
+    assert!(
+        own.contains("one:slack") && !own.contains("hurt_by"),
+        "{own}"
+    );
+}
+
+#[test]
+fn latencies_are_told_by_octave_to_who_may_see_the_tenant() {
+    let rig = three();
+    for took in [1_000, 1_000, 1_030, 70_000] {
+        let worker = nyx_base::WorkerId(0);
+        rig.engine.record(worker, TenantId(1), Nanos(took), 1);
+    }
+    let told = stats(&rig, &rig.to(1), "latencies");
+    let octave = |at: usize, n: u32| {
+        let counts: Vec<String> = (0..16)
+            .map(|i| if i == at { n } else { 0 }.to_string())
+            .collect();
+        counts.join(",")
+    };
+    let want = format!(
+        "STAT one:latency_ns_sum 73030\r\nSTAT one:latency_ns:512 {}\r\n\
+         STAT one:latency_ns:1024 {}\r\nSTAT one:latency_ns:65536 {}\r\nEND\r\n",
+        octave(15, 2),
+        octave(0, 1),
+        octave(1, 1)
+    );
+    assert_eq!(told, want);
+    assert_eq!(
+        stats(&rig, &rig.to(0), "latencies"),
+        "STAT zero:latency_ns_sum 0\r\nEND\r\n"
+    );
+}
+
+#[test]
 fn a_decision_is_told_to_whom_it_concerns_and_its_reason_to_who_may_know_all() {
     let tenants = vec![roomy("zero"), roomy("one"), roomy("two")];
     let rig = Rig::under(tenants, Box::new(Talkative));
@@ -300,9 +373,10 @@ fn a_decision_is_told_to_whom_it_concerns_and_its_reason_to_who_may_know_all() {
     assert!(own.contains(told) && !own.contains("two"), "{own}");
     let all = stats(&rig, &prefixes(Some(0)), "policy");
     assert!(
-        all.contains(&format!("{told} two misses its target")),
+        all.contains(&format!("{told}: two misses its target")),
         "{all}"
     );
     let other = stats(&rig, &rig.to(2), "policy");
-    assert_eq!(other, "STAT policy talkative\r\nEND\r\n");
+    let nothing = "STAT policy talkative\r\nSTAT now_s 2.500000\r\nEND\r\n";
+    assert_eq!(other, nothing);
 }

@@ -25,8 +25,8 @@ pub(crate) struct EngineWork {
     pub(crate) worker: Worker,
     pub(crate) shared: Arc<Shared>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Requests of measured tenants that this group has answered, and when they came.
-    pub(crate) answered: Vec<(TenantId, Instant)>,
+    /// Requests that this group has answered: whose, when they came, and how many in a row.
+    pub(crate) answered: Vec<(TenantId, Instant, u32)>,
 }
 
 struct Entry<'a> {
@@ -68,9 +68,9 @@ impl EngineWork {
             return;
         }
         let now = self.clock.now();
-        for (tenant, came) in self.answered.drain(..) {
+        for (tenant, came, n) in self.answered.drain(..) {
             let took = now.since(came);
-            self.engine.record(self.worker.id(), tenant, took, 1);
+            self.engine.record(self.worker.id(), tenant, took, n);
         }
     }
 
@@ -165,16 +165,18 @@ impl EngineWork {
         }
     }
 
-    /// Notes a request that was answered, where its tenant is measured.
+    /// Notes a request that was answered. Requests of one tenant that came together are one entry.
     #[inline]
     fn note(&mut self, entry: &Entry<'_>, conn: &mut Conn, now: Now) {
         let came = conn.held_since.take().unwrap_or(now.mono);
         if let What::Request(request) = &entry.what
             && let Some(tenant) = request.tenant()
             && request.command().first_key().is_some()
-            && self.engine.tenants()[tenant.index()].is_measured()
         {
-            self.answered.push((tenant, came));
+            match self.answered.last_mut() {
+                Some((last, at, n)) if (*last, *at) == (tenant, came) => *n += 1,
+                _ => self.answered.push((tenant, came, 1)),
+            }
         }
     }
 
@@ -197,7 +199,7 @@ impl EngineWork {
         };
         match request.command() {
             Command::Stats { arg } => {
-                let around = self.shared.surroundings();
+                let around = self.shared.surroundings(self.clock.now());
                 self.engine.stats(&conn.session, arg, &around, out);
             }
             Command::Shutdown { .. } if self.shared.shutdown_allowed => self.shared.stop(),

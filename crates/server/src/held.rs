@@ -26,6 +26,8 @@ struct Queue {
 pub(crate) struct Held {
     queues: Vec<Queue>,
     len: usize,
+    /// Since it was last asked.
+    changed: bool,
 }
 
 impl Held {
@@ -57,11 +59,19 @@ impl Held {
             queue.conns.push_back(conn);
         }
         self.len += 1;
+        self.changed = true;
     }
 
     /// How many connections wait.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many connections wait for each tenant, where that has changed since it was last asked.
+    /// Tenants beyond the last for whom somebody ever waited are left out.
+    pub(crate) fn news(&mut self) -> Option<impl Iterator<Item = usize>> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.then(|| self.queues.iter().map(|queue| queue.conns.len()))
     }
 
     /// When the first tenant may go on; `NEVER` where nobody waits.
@@ -83,6 +93,7 @@ impl Held {
             into.extend(queue.conns.drain(..n));
             queue.came_back = 0;
             self.len -= n;
+            self.changed = true;
             if queue.conns.is_empty() {
                 queue.until = None;
             }
@@ -146,6 +157,22 @@ mod tests {
         due.clear();
         held.take_due(Instant(120), 3, &mut due);
         assert_eq!(due, [(2, 0), (3, 0), (4, 0)]);
+    }
+
+    #[test]
+    fn who_waits_is_told_by_tenant_and_only_when_that_changed() {
+        let mut held = Held::default();
+        let news = |held: &mut Held| held.news().map(Iterator::collect::<Vec<usize>>);
+        assert_eq!(news(&mut held), None);
+        held.hold(B, (1, 0), Instant(100), NOW, false);
+        held.hold(B, (2, 0), Instant(100), NOW, false);
+        assert_eq!(news(&mut held), Some(vec![0, 0, 0, 2]));
+        assert_eq!(news(&mut held), None);
+        let mut due = Vec::new();
+        held.take_due(Instant(99), 8, &mut due);
+        assert_eq!(news(&mut held), None);
+        held.take_due(Instant(100), 1, &mut due);
+        assert_eq!(news(&mut held), Some(vec![0, 0, 0, 1]));
     }
 
     #[test]

@@ -125,8 +125,12 @@ fn start(
         .map(|(listener, _)| listener.address())
         .collect();
     let max = u64::from(config.max_connections);
+    let tenants = match &answer {
+        Answer::Engine(engine) => engine.tenants().len(),
+        Answer::Canned { .. } => 0,
+    };
     let shared = Arc::new(Shared::new(
-        workers,
+        (workers, tenants),
         max,
         config.shutdown_allowed,
         listening,

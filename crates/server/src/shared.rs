@@ -7,12 +7,21 @@ use nyx_engine::stats::Surroundings;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-#[derive(Default)]
 pub(crate) struct WorkerFigures {
     pub(crate) bytes_read: Counter,
     pub(crate) bytes_written: Counter,
-    /// Connections that wait for their tenant's budget, now.
-    pub(crate) held: AtomicU64,
+    /// Connections that wait for their tenant's budget, now, by tenant.
+    pub(crate) held: Box<[AtomicU64]>,
+}
+
+impl WorkerFigures {
+    fn of(tenants: usize) -> WorkerFigures {
+        WorkerFigures {
+            bytes_read: Counter::default(),
+            bytes_written: Counter::default(),
+            held: (0..tenants).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -29,7 +38,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        workers: u16,
+        (workers, tenants): (u16, usize),
         max_connections: u64,
         shutdown_allowed: bool,
         listening: Vec<String>,
@@ -42,7 +51,9 @@ impl Shared {
             connections: AtomicU64::new(0),
             connections_total: AtomicU64::new(0),
             connections_rejected: AtomicU64::new(0),
-            workers: (0..workers).map(|_| CachePadded::default()).collect(),
+            workers: (0..workers)
+                .map(|_| CachePadded(WorkerFigures::of(tenants)))
+                .collect(),
             listening,
         }
     }
@@ -55,10 +66,16 @@ impl Shared {
         self.stopping.load(Relaxed)
     }
 
-    pub(crate) fn surroundings(&self) -> Surroundings {
+    pub(crate) fn surroundings(&self, now: nyx_base::Instant) -> Surroundings {
         let sum = |of: fn(&WorkerFigures) -> u64| self.workers.iter().map(|w| of(w)).sum();
+        let held = |tenant: usize| -> u64 {
+            let workers = self.workers.iter();
+            workers.map(|w| w.held[tenant].load(Relaxed)).sum()
+        };
+        let tenants = self.workers.first().map_or(0, |w| w.held.len());
         let (user_us, system_us) = cpu_us();
         Surroundings {
+            now,
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             time_s: unix_seconds(),
@@ -70,7 +87,7 @@ impl Shared {
             max_connections: self.max_connections,
             bytes_read: sum(|w| w.bytes_read.get()),
             bytes_written: sum(|w| w.bytes_written.get()),
-            held_connections: sum(|w| w.held.load(Relaxed)),
+            held_connections: (0..tenants).map(held).collect(),
             listening: self.listening.clone(),
         }
     }

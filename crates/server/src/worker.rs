@@ -146,6 +146,7 @@ impl WorkerLoop {
             }
             self.release(now);
             self.serve(now);
+            self.count_held();
             self.housekeep(now);
         }
         Ok(())
@@ -232,13 +233,17 @@ impl WorkerLoop {
             }
         }
         self.due = due;
-        self.count_held();
     }
 
-    fn count_held(&self) {
-        self.shared.workers[self.index]
-            .held
-            .store(self.held.len() as u64, Relaxed);
+    /// Tells how many wait for whom, once those that were released have had their turn.
+    fn count_held(&mut self) {
+        let Some(news) = self.held.news() else {
+            return;
+        };
+        let told = &self.shared.workers[self.index].held;
+        for (told, n) in told.iter().zip(news) {
+            told.store(n as u64, Relaxed);
+        }
     }
 
     fn serve(&mut self, now: Now) {
