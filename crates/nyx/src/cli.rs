@@ -18,6 +18,8 @@ use std::process::ExitCode;
   nyx serve                              one tenant on 127.0.0.1:11211
   nyx serve --config config/nyx.toml     devices, tenants and policy from a file
   nyx check-config config/nyx.toml       what that file says, or what is wrong with it
+  nyx top                                how the tenants of a running server fare
+  nyx explain web                        why one of them is as it is
   nyx demo                               a noisy neighbour, before and after the policy
 
 Exit codes (sysexits): 64 usage or configuration, 66 missing input, 69 unavailable, 70 bug,
@@ -43,6 +45,8 @@ enum Command {
     Profile(cmd::profile::Args),
     Bench(cmd::bench::Args),
     Replay(cmd::replay::Args),
+    Top(cmd::top::Args),
+    Explain(cmd::explain::Args),
     Demo(cmd::demo::Args),
     NullServer(cmd::null_server::Args),
 }
@@ -82,6 +86,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Profile(args) => cmd::profile::run(args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Replay(args) => cmd::replay::run(args),
+        Command::Top(args) => cmd::top::run(args),
+        Command::Explain(args) => cmd::explain::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::NullServer(args) => cmd::null_server::run(args),
     }

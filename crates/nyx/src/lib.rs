@@ -11,5 +11,6 @@ pub mod failure;
 mod load;
 pub mod log;
 pub mod serving;
+mod top;
 
 pub use failure::{Exit, Failure};

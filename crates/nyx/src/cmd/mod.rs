@@ -5,12 +5,14 @@
 pub mod bench;
 pub mod check_config;
 pub mod demo;
+pub mod explain;
 pub mod knobs;
 pub mod memcached;
 pub mod null_server;
 pub mod profile;
 pub mod replay;
 pub mod serve;
+pub mod top;
 
 use crate::{Exit, Failure};
 use std::io::{ErrorKind, Write};

@@ -18,4 +18,5 @@ mod show;
 pub mod stage;
 mod words;
 
+pub(crate) use scores::rate;
 pub use show::{Settings, show};

@@ -96,7 +96,7 @@ pub(crate) enum Socket {
 }
 
 /// A connected stream that still blocks, of either kind.
-trait Blocking: Read + Write {
+pub(crate) trait Blocking: Read + Write + Send {
     /// Makes it non-blocking.
     fn into_socket(self: Box<Self>) -> io::Result<Socket>;
 }
@@ -129,7 +129,8 @@ impl Address {
         ask_line(&mut *stream, command).map_err(|source| self.failed(source))
     }
 
-    fn enter(&self, login: Option<&Login>) -> Result<Box<dyn Blocking>, LoadError> {
+    /// A connection that blocks, though not for ever, and is logged in where a login is given.
+    pub(crate) fn enter(&self, login: Option<&Login>) -> Result<Box<dyn Blocking>, LoadError> {
         let mut stream = self.reach().map_err(|source| self.failed(source))?;
         let Some(login) = login else {
             return Ok(stream);
