@@ -139,18 +139,18 @@ impl Latencies {
 
     /// Adds what was counted elsewhere.
     pub fn add(&mut self, other: &Latencies) {
-        if other.octaves == 0 {
-            return;
-        }
-        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
         for octave in octaves_of(other.octaves) {
-            let more = other.octave(octave);
-            for (count, more) in counts[buckets_of(octave)].iter_mut().zip(more) {
-                *count = count.wrapping_add(*more);
-            }
+            self.add_counts(octave, other.octave(octave));
         }
-        self.octaves |= other.octaves;
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    fn add_counts(&mut self, octave: usize, more: &[u32]) {
+        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        for (count, more) in counts[buckets_of(octave)].iter_mut().zip(more) {
+            *count = count.wrapping_add(*more);
+        }
+        self.octaves |= 1 << octave;
     }
 
     /// The counts of one octave.
@@ -195,10 +195,9 @@ impl Latencies {
     /// The octaves in which there are durations: where each begins in nanoseconds, and the counts of
     /// its buckets. With [`Latencies::sum_ns`] it is all that there is, for whoever sends it on.
     pub fn octaves(&self) -> impl Iterator<Item = (u64, &[u32])> {
-        let octaves = self.counts.chunks_exact(PER_OCTAVE as usize).enumerate();
-        octaves
+        octaves_of(self.octaves)
+            .map(|octave| (begin_of(octave * PER_OCTAVE as usize), self.octave(octave)))
             .filter(|(_, counts)| counts.iter().any(|&count| count > 0))
-            .map(|(octave, counts)| (begin_of(octave * PER_OCTAVE as usize), counts))
     }
 
     /// Adds an octave, as [`Latencies::octaves`] gave it. False, and nothing is added, where no
@@ -210,9 +209,7 @@ impl Latencies {
             && (at as u64).is_multiple_of(PER_OCTAVE)
             && counts.len() as u64 == PER_OCTAVE;
         if fits {
-            for (sum, count) in self.counts[at..].iter_mut().zip(counts) {
-                *sum = sum.wrapping_add(*count);
-            }
+            self.add_counts(at / PER_OCTAVE as usize, counts);
         }
         fits
     }

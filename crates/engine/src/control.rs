@@ -8,8 +8,8 @@
 
 use crate::engine::Engine;
 use crate::tenant::Tenant;
-use nyx_base::{DevicePs, Instant, Nanos, TenantId, WorkerId};
-use nyx_gate::{Budget, DELAY_INFINITE, Device, Limit, Rate, Usage};
+use nyx_base::{DevicePs, Instant, Latencies, Nanos, TenantId, WorkerId};
+use nyx_gate::{Budget, CostTable, DELAY_INFINITE, Limit, Rate, Usage};
 use nyx_policy::sharing::limit::Kept;
 use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Standing, Want};
 use std::collections::VecDeque;
@@ -20,8 +20,21 @@ const PAUSE_MOST: Nanos = Nanos::from_millis(500);
 /// How many decisions are kept for those who ask.
 const DECISIONS_KEPT: usize = 256;
 
+/// What a controller governs: an account and latencies that it reads, a budget that it writes. An
+/// engine's tenants are, and those of drivers that have no engine.
+pub trait Governed {
+    /// What it has used of its device.
+    fn usage(&self) -> Usage;
+    /// Adds what was recorded of its latencies.
+    fn add_latencies(&self, sum: &mut Latencies);
+    /// What it may use.
+    fn budget(&self) -> &Budget;
+    /// Its device's prices.
+    fn cost(&self) -> &CostTable;
+}
+
 /// The policy and what it last saw, wanted and did.
-pub(crate) struct Controller {
+pub struct Controller {
     policy: Box<dyn Policy>,
     seen: Vec<Seen>,
     /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
@@ -42,7 +55,8 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    pub(crate) fn new(policy: Box<dyn Policy>, tenants: usize) -> Controller {
+    /// Of so many tenants, which are handed in at each tick, always the same.
+    pub fn new(policy: Box<dyn Policy>, tenants: usize) -> Controller {
         Controller {
             policy,
             seen: vec![Seen::default(); tenants],
@@ -59,7 +73,7 @@ impl Controller {
     }
 
     /// Takes the groups of a new policy over. Limits of tenants stay in force until it has stepped.
-    fn install(&mut self, now: Instant, tenants: &[Tenant]) {
+    fn install<T: Governed>(&mut self, now: Instant, tenants: &[T]) {
         self.is_new = false;
         self.groups = self.policy.groups();
         let groups = &self.groups.groups;
@@ -85,12 +99,33 @@ impl Controller {
         self.decisions.retain(about_tenants);
     }
 
-    fn look(&mut self, tenants: &[Tenant], devices: &[Arc<Device>]) {
+    /// One tick. Returns when the policy wants the next one.
+    pub fn tick<T: Governed>(&mut self, now: Instant, tenants: &[T]) -> Nanos {
+        if self.is_new {
+            self.install(now, tenants);
+        }
+        self.look(tenants);
+        self.policy.step(now, &self.seen, &mut self.want);
+        self.remember();
+        let tenants = tenants.iter().map(T::budget);
+        let groups = self.budgets.iter().map(|budget| &**budget);
+        let wants = self.want.iter().zip(&mut self.in_force);
+        for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
+            enforce(want, in_force, budget, now);
+        }
+        self.policy.period()
+    }
+
+    /// The last decisions, oldest first.
+    pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
+        self.decisions.iter()
+    }
+
+    fn look<T: Governed>(&mut self, tenants: &[T]) {
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
             let usage = tenant.usage();
             let before = std::mem::replace(&mut self.usage[at], usage);
-            let cost = &devices[tenant.config.device].cost;
-            let harm = cost.harm(&(usage - before));
+            let harm = tenant.cost().harm(&(usage - before));
             seen.harm = DevicePs(seen.harm.0.wrapping_add(harm.0));
             seen.used = usage.used();
             seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
@@ -125,26 +160,9 @@ impl Controller {
 impl Engine {
     /// One tick. Returns when the policy wants the next one.
     pub fn control(&self, now: Instant) -> Nanos {
-        let mut guard = self
-            .controller
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let controller = &mut *guard;
-        if controller.is_new {
-            controller.install(now, &self.tenants);
-        }
-        controller.look(&self.tenants, &self.devices);
-        controller
-            .policy
-            .step(now, &controller.seen, &mut controller.want);
-        controller.remember();
-        let tenants = self.tenants.iter().map(Tenant::budget);
-        let groups = controller.budgets.iter().map(|budget| &**budget);
-        let wants = controller.want.iter().zip(&mut controller.in_force);
-        for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
-            enforce(want, in_force, budget, now);
-        }
-        controller.policy.period()
+        let guard = self.controller.lock();
+        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
+        controller.tick(now, &self.tenants)
     }
 
     /// Puts another policy in charge, from its first tick on, without dropping a connection.
@@ -231,9 +249,26 @@ impl Engine {
     }
 }
 
-/// Puts into a tenant's budget what the policy wants of it, and notes in `in_force` what it wanted
-/// last. Public for drivers of the gate that have no engine.
-pub fn enforce(want: Want, in_force: &mut Option<Want>, budget: &Budget, now: Instant) {
+impl Governed for Tenant {
+    fn usage(&self) -> Usage {
+        Tenant::usage(self)
+    }
+
+    fn add_latencies(&self, sum: &mut Latencies) {
+        Tenant::add_latencies(self, sum);
+    }
+
+    fn budget(&self) -> &Budget {
+        Tenant::budget(self)
+    }
+
+    fn cost(&self) -> &CostTable {
+        &self.device.cost
+    }
+}
+
+/// Puts into a budget what the policy wants, and notes in `in_force` what it wanted last.
+fn enforce(want: Want, in_force: &mut Option<Want>, budget: &Budget, now: Instant) {
     if want.delay == Delay::Infinite {
         budget.pause_until(now + PAUSE_MOST);
     }

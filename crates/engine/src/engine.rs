@@ -147,6 +147,7 @@ impl Engine {
                 TenantId(i as u16),
                 tenant,
                 store,
+                device.clone(),
                 config.workers,
             ));
         }

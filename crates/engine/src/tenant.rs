@@ -3,7 +3,7 @@
 use crate::config::{HoldAction, TenantConfig};
 use crate::counters::{Counters, Counts};
 use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
-use nyx_gate::{Account, Budget, Usage};
+use nyx_gate::{Account, Budget, Device, Usage};
 use nyx_store::Store;
 use std::sync::Arc;
 
@@ -13,18 +13,26 @@ pub struct Tenant {
     pub(crate) config: TenantConfig,
     pub(crate) store: Store,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) device: Arc<Device>,
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
     latencies: Vec<CachePadded<LatencyCounter>>,
 }
 
 impl Tenant {
-    pub(crate) fn new(id: TenantId, config: TenantConfig, store: Store, workers: u16) -> Tenant {
+    pub(crate) fn new(
+        id: TenantId,
+        config: TenantConfig,
+        store: Store,
+        device: Arc<Device>,
+        workers: u16,
+    ) -> Tenant {
         Tenant {
             id,
             config,
             store,
             budget: Arc::new(Budget::unlimited()),
+            device,
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             latencies: (0..workers).map(|_| CachePadded::default()).collect(),

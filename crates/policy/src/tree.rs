@@ -271,7 +271,9 @@ impl Policy for Tree {
         let standing = self.nodes[node].policy.standing(member);
         let hurt_by = standing.hurt_by.iter();
         Standing {
-            hurt_by: hurt_by.map(|&(by, helped)| (self.subject(node, by), helped)).collect(),
+            hurt_by: hurt_by
+                .map(|&(by, helped)| (self.subject(node, by), helped))
+                .collect(),
             ..standing
         }
     }

@@ -14,6 +14,7 @@ use crate::modelled::Modelled;
 use crate::scenario::{Outcome, Part, PartOutcome, Scenario};
 use nyx_base::{Nanos, TenantId};
 use nyx_policy::baselines::{CaladanLike, caladan};
+use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::qos::{Class, Member, Mode, Params, Qos, Target};
 use nyx_policy::{Act, Policy};
 
@@ -119,7 +120,7 @@ pub fn nyx(mode: Mode, step_bytes_per_s: f64) -> Box<dyn Policy> {
             CRITICAL => Class::Critical(Target::Quantile(0.99, TARGET)),
             _ => Class::BestEffort,
         },
-        most: None,
+        bounds: Bounds::NONE,
     };
     let params = Params {
         mode,

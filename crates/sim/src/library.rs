@@ -18,11 +18,12 @@ use crate::scenario::{HOLD_MOST, Outcome, Part, PartOutcome, Reading, Scenario, 
 use nyx_base::{
     CachePadded, Clock, Instant, Latencies, LatencyCounter, Nanos, Rng, TenantId, WorkerId,
 };
-use nyx_gate::{Account, Budget, Device, Gate, Lane, Tolls};
+use nyx_engine::control::{Controller, Governed};
+use nyx_gate::{Account, Budget, CostTable, Device, Gate, Lane, Tolls, Usage};
 use nyx_media::model::TICKS_PER_NS;
 use nyx_media::model::event::{self, Access, Kind, Next, Threads};
 use nyx_media::{Evidence, Front, Media, Op, Via};
-use nyx_policy::{Decision, Policy, Seen, Want};
+use nyx_policy::baselines::Unlimited;
 use std::sync::Arc;
 
 /// Bytes that are never looked at: what lanes copy to and from where time alone is modelled.
@@ -52,18 +53,34 @@ struct Tenant {
     account: Arc<CachePadded<Account>>,
     budget: Arc<Budget>,
     latencies: LatencyCounter,
-    want: Want,
-    in_force: Option<Want>,
+    device: Arc<Device>,
+}
+
+impl Governed for Tenant {
+    fn usage(&self) -> Usage {
+        self.account.usage()
+    }
+
+    fn add_latencies(&self, sum: &mut Latencies) {
+        self.latencies.add_to(sum);
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn cost(&self) -> &CostTable {
+        &self.device.cost
+    }
 }
 
 impl Tenant {
-    fn new() -> Tenant {
+    fn new(device: Arc<Device>) -> Tenant {
         Tenant {
             account: Arc::new(CachePadded(Account::default())),
             budget: Arc::new(Budget::unlimited()),
             latencies: LatencyCounter::default(),
-            want: Want::default(),
-            in_force: None,
+            device,
         }
     }
 
@@ -209,7 +226,11 @@ impl Library {
             media: Arc::new(Nowhere),
             cost: scenario.device.cost.clone(),
         });
-        let tenants: Vec<Tenant> = scenario.parts.iter().map(|_| Tenant::new()).collect();
+        let tenants: Vec<Tenant> = scenario
+            .parts
+            .iter()
+            .map(|_| Tenant::new(device.clone()))
+            .collect();
         let each = scenario.parts.iter().enumerate();
         let threads = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
         let clients = threads.zip(0u16..).map(|((at, part), index)| {
@@ -266,28 +287,6 @@ impl Library {
             address,
             tag: wanted.since,
         }
-    }
-
-    /// One tick of the controller: accounts in, policy, budgets out, as the engine does it.
-    fn control(&mut self, now: Instant, policy: &mut dyn Policy, seen: &mut [Seen]) -> Nanos {
-        for (at, (seen, tenant)) in seen.iter_mut().zip(&self.tenants).enumerate() {
-            let usage = tenant.account.usage();
-            seen.used = usage.used;
-            seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
-            seen.ops = usage.reads.wrapping_add(usage.writes);
-            seen.holds = usage.holds;
-            seen.latencies.clear();
-            if policy.measures(at) {
-                tenant.latencies.add_to(&mut seen.latencies);
-            }
-        }
-        let mut want: Vec<Want> = self.tenants.iter().map(|tenant| tenant.want).collect();
-        policy.step(now, seen, &mut want);
-        for (tenant, want) in self.tenants.iter_mut().zip(want) {
-            tenant.want = want;
-            nyx_engine::control::enforce(want, &mut tenant.in_force, &tenant.budget, now);
-        }
-        policy.period()
     }
 }
 
@@ -353,13 +352,15 @@ impl Scenario {
         for (thread, client) in library.clients.iter().enumerate() {
             device.wake(thread, client.begins);
         }
-        let (windows, decisions) = self.drive(&mut device, &mut library);
+        let policy = std::mem::replace(&mut self.policy, Box::new(Unlimited));
+        let mut controller = Controller::new(policy, library.tenants.len());
+        let windows = self.drive(&mut device, &mut library, &mut controller);
         let parts = library.tenants.iter().enumerate().map(|(at, tenant)| {
             let clients = library.clients.iter().filter(|client| client.part == at);
             let reading = tenant.reading();
             PartOutcome {
                 done: crate::scenario::sum(clients.map(|client| client.done)),
-                used: reading.usage.used,
+                used: reading.usage.used(),
                 windows: windows.iter().map(|window| window[at].clone()).collect(),
                 latencies: reading.latencies,
             }
@@ -367,32 +368,28 @@ impl Scenario {
         let parts: Vec<PartOutcome> = parts.collect();
         Outcome {
             busy: device.busy(),
-            decisions,
+            decisions: controller.decisions().cloned().collect(),
             trace: crate::scenario::trace(&parts),
             parts,
         }
     }
 
-    /// Moves the device from tick to tick; gives what each tenant did in each window, and what the
-    /// policy decided.
+    /// Moves the device from tick to tick; gives what each tenant did in each window.
     fn drive(
-        &mut self,
+        &self,
         device: &mut event::Device,
         library: &mut Library,
-    ) -> (Vec<Vec<WindowOutcome>>, Vec<Decision>) {
+        controller: &mut Controller,
+    ) -> Vec<Vec<WindowOutcome>> {
         let read = |library: &Library| -> Vec<Reading> {
             library.tenants.iter().map(Tenant::reading).collect()
         };
         let end = Instant(self.length.0);
-        let mut seen = vec![Seen::default(); library.tenants.len()];
         let (mut before, mut windows) = (read(library), Vec::new());
-        let mut decisions = Vec::new();
         let (mut now, mut close) = (Instant(0), Instant(0) + self.window);
         while now < end {
             if library.tick <= now {
-                let period = library.control(now, &mut *self.policy, &mut seen);
-                library.tick = now + period;
-                decisions.extend(self.policy.take_decisions());
+                library.tick = now + controller.tick(now, &library.tenants);
             }
             device.set_writers(self.writers(now));
             let phase = self.next_phase(now);
@@ -407,7 +404,7 @@ impl Scenario {
                 close += self.window;
             }
         }
-        (windows, decisions)
+        windows
     }
 
     /// Clients that write at that time.

@@ -9,6 +9,7 @@ mod rig;
 
 use nyx_base::{DevicePs, Nanos};
 use nyx_policy::Policy;
+use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::sharing::share::{Settings, Share};
@@ -220,7 +221,7 @@ fn promise() -> Box<dyn Policy> {
     let member = |at| Member {
         name: format!("t{at}"),
         class: class(at),
-        most: None,
+        bounds: Bounds::NONE,
     };
     let params = qos::Params {
         window_max: Nanos::from_millis(20),

@@ -405,12 +405,10 @@ impl Qos {
         self.tighten(suspect, used, used / 2.0);
         let to = self.tenants[suspect].throttle.share().unwrap_or(1.0);
         let act = Act::Throttle { from: used, to };
+        let told = self.told(victim);
         self.note(now, suspect, act, || {
             let more = more * 100.0;
-            format!(
-                "{}; when it is, this one uses {more:.1} % more",
-                told(victim)
-            )
+            format!("{told}; when it is, this one uses {more:.1} % more")
         });
     }
 
