@@ -27,8 +27,8 @@ pub struct LatencyCounter {
 }
 
 /// What was counted until some moment, or between two. Wraps as the counters do. Nothing is
-/// allocated until there is something to count.
-#[derive(Clone, Debug, Default)]
+/// allocated until there is something to count, and a copy of nothing is nothing.
+#[derive(Debug, Default)]
 pub struct Latencies {
     /// Zero outside of `octaves`; none where those are none.
     counts: Option<Box<[u32; BUCKETS]>>,
@@ -112,6 +112,17 @@ impl LatencyCounter {
             }
         }
         sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Relaxed));
+    }
+}
+
+impl Clone for Latencies {
+    fn clone(&self) -> Latencies {
+        Latencies {
+            // What was cleared keeps its memory for the next count; a copy needs none.
+            counts: self.counts.as_ref().filter(|_| self.octaves != 0).cloned(),
+            octaves: self.octaves,
+            sum_ns: self.sum_ns,
+        }
     }
 }
 
@@ -227,6 +238,11 @@ impl Latencies {
     /// How many durations.
     pub fn count(&self) -> u64 {
         self.buckets().map(|(_, count)| u64::from(count)).sum()
+    }
+
+    /// Their sum in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
     }
 
     /// Their mean; none where there are none.

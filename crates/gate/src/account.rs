@@ -82,3 +82,15 @@ impl Sub for Usage {
         self.zip(other, u64::wrapping_sub)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_at_most_one_cache_line() {
+        assert!(size_of::<Account>() <= 64);
+        // Padded, so that two workers never write to one line, or to two that are fetched together.
+        assert_eq!(size_of::<nyx_base::CachePadded<Account>>(), 128);
+    }
+}

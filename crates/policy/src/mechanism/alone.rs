@@ -26,7 +26,7 @@
 //! that went back ends the run, and what was counted in it is dropped.
 
 use super::throttle;
-use super::window::{Mark, Window};
+use super::window::{Tally, Total, ratio};
 use crate::{Seen, Want};
 use nyx_base::{Instant, Nanos};
 
@@ -132,53 +132,22 @@ const STALLED: u64 = 10;
 /// Standard deviations beyond which a run does not belong to the runs before it.
 const OUTLIER: f64 = 3.0;
 
-/// Counts of one tenant over stretches of time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Total {
-    time_s: f64,
-    device_s: f64,
-    bytes: f64,
-    ops: f64,
-    answers: f64,
-    answers_s: f64,
+/// How fast a tenant was, by the latency of its answers or by its accesses.
+fn run_of(total: &Total, by_latency: bool) -> Run {
+    let (work, time_s) = match by_latency {
+        true => (total.answers, total.answers_s),
+        false => (total.ops, total.time_s),
+    };
+    Run { work, time_s }
 }
 
-impl Total {
-    fn add(&mut self, window: &Window) {
-        let time_s = window.length.as_secs_f64();
-        let answers = window.latencies.count() as f64;
-        self.time_s += time_s;
-        self.device_s += window.share * time_s;
-        self.bytes += window.bytes_per_s * time_s;
-        self.ops += window.ops_per_s * time_s;
-        self.answers += answers;
-        self.answers_s += answers * window.latencies.mean_ns().unwrap_or(0.0) / 1e9;
-    }
-
-    fn share(&self) -> f64 {
-        ratio(self.device_s, self.time_s).unwrap_or(0.0)
-    }
-
-    fn run(&self, by_latency: bool) -> Run {
-        let (work, time_s) = match by_latency {
-            true => (self.answers, self.answers_s),
-            false => (self.ops, self.time_s),
-        };
-        Run { work, time_s }
-    }
-
-    /// What a workload is known by.
-    fn character(&self) -> Option<Character> {
-        Some(Character {
-            ops_per_s: ratio(self.ops, self.time_s)?,
-            bytes_per_op: ratio(self.bytes, self.ops)?,
-            device_s_per_op: ratio(self.device_s, self.ops)?,
-        })
-    }
-}
-
-fn ratio(of: f64, to: f64) -> Option<f64> {
-    (to > 0.0).then(|| of / to)
+/// What a workload is known by.
+fn character_of(total: &Total) -> Option<Character> {
+    Some(Character {
+        ops_per_s: ratio(total.ops, total.time_s)?,
+        bytes_per_op: ratio(total.bytes, total.ops)?,
+        device_s_per_op: ratio(total.device_s, total.ops)?,
+    })
 }
 
 /// Work and the time that it took.
@@ -257,19 +226,25 @@ struct Tenant {
     /// Whether it did too little to be judged when that was last asked.
     idle: bool,
     /// Where the stretch of company begins that is not counted yet.
-    mark: Mark,
+    mark: Tally,
     company: Total,
     by_latency: bool,
 }
 
 impl Tenant {
+    /// A stretch of company begins.
+    fn begin(&mut self, now: Instant, seen: &Seen) {
+        self.mark = Tally::new(now, seen);
+        self.by_latency = self.clients == Clients::Open && self.mark.has_answers();
+    }
+
     /// Another kind of access makes what was learned worthless; another rate may be our own doing,
     /// or the company's, and only asks for another run.
     fn compare(&mut self, params: &Params) {
         if self.company.ops < params.samples as f64 {
             return;
         }
-        let Some(now) = self.company.character() else {
+        let Some(now) = character_of(&self.company) else {
             return;
         };
         let was = *self.character.get_or_insert(now);
@@ -287,7 +262,7 @@ impl Tenant {
     /// judgement by changing all the time.
     fn fare(&mut self) -> Fare {
         self.idle = self.company.ops < IDLE_OPS;
-        let run = self.company.run(self.by_latency);
+        let run = run_of(&self.company, self.by_latency);
         let company = ratio(run.work, run.time_s).filter(|&speed| speed > 0.0);
         if let Some(company) = company
             && !self.runs.0.is_empty()
@@ -327,7 +302,7 @@ enum Phase {
     Together,
     Lifted(usize),
     Draining(usize),
-    Alone(usize, Mark),
+    Alone(usize, Tally),
     Settling,
 }
 
@@ -359,7 +334,7 @@ impl Alone {
             character: None,
             changed: false,
             idle: true,
-            mark: Mark::new(Instant(0), &Seen::default()),
+            mark: Tally::default(),
             company: Total::default(),
             by_latency: false,
         };
@@ -412,9 +387,6 @@ impl Alone {
             self.wait(self.params.pause + self.params.drain);
             return self.together(now, seen);
         }
-        for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-            tenant.by_latency = tenant.clients == Clients::Open && seen.latencies.count() > 0;
-        }
         let over = now >= self.ends;
         match &self.phase {
             _ if now < self.began => {
@@ -428,15 +400,13 @@ impl Alone {
                 self.enter(Phase::Draining(tenant), self.params.drain);
             }
             &Phase::Draining(tenant) => {
-                let mark = Mark::new(now, &seen[tenant]);
+                let mark = Tally::new(now, &seen[tenant]);
                 self.enter(Phase::Alone(tenant, mark), self.params.pause);
             }
             Phase::Alone(tenant, mark) => {
-                let (tenant, mut total) = (*tenant, Total::default());
-                let window = mark.window(now, &seen[tenant]);
-                if window.length.0 <= LATE * self.params.pause.0 {
-                    total.add(&window);
-                    self.learn(tenant, total);
+                let (tenant, total) = (*tenant, mark.since(now, &seen[*tenant]));
+                if now.since(self.began).0 <= LATE * self.params.pause.0 {
+                    self.learn(tenant, &total);
                 }
                 let most = Nanos(LATE * (self.params.pause + self.params.drain).0);
                 self.wait(now.since(self.paused).min(most));
@@ -502,7 +472,7 @@ impl Alone {
     /// Company begins to be counted.
     fn together(&mut self, now: Instant, seen: &[Seen]) {
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-            tenant.mark = Mark::new(now, seen);
+            tenant.begin(now, seen);
         }
         self.enter(Phase::Together, Nanos::ZERO);
     }
@@ -512,8 +482,8 @@ impl Alone {
             return self.together(now, seen);
         }
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-            tenant.company.add(&tenant.mark.window(now, seen));
-            tenant.mark = Mark::new(now, seen);
+            tenant.company.add(&tenant.mark.since(now, seen));
+            tenant.begin(now, seen);
         }
         self.began = now;
     }
@@ -526,14 +496,14 @@ impl Alone {
         (0..self.tenants.len()).filter(due).min_by_key(order)
     }
 
-    fn learn(&mut self, tenant: usize, total: Total) {
+    fn learn(&mut self, tenant: usize, total: &Total) {
         let tenant = &mut self.tenants[tenant];
         if self.params.mode == Refresh::Paper {
             tenant.runs.0.clear();
         }
         tenant
             .runs
-            .add(total.run(tenant.by_latency), self.params.change);
+            .add(run_of(total, tenant.by_latency), self.params.change);
         tenant.run_count += 1;
         tenant.ran = Some(self.now);
         tenant.changed = false;

@@ -76,6 +76,93 @@ impl Mark {
     }
 }
 
+/// A [`Mark`] for whoever needs no more of latencies than their mean: no histogram is copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    at: Instant,
+    used: u64,
+    bytes: u64,
+    ops: u64,
+    answers: u64,
+    answers_ns: u64,
+}
+
+/// What a tenant did over some stretches of time together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    /// Seconds.
+    pub time_s: f64,
+    /// Seconds of device time used.
+    pub device_s: f64,
+    /// Bytes moved.
+    pub bytes: f64,
+    /// Accesses.
+    pub ops: f64,
+    /// Requests whose latency was counted.
+    pub answers: f64,
+    /// The sum of those latencies in seconds.
+    pub answers_s: f64,
+}
+
+impl Tally {
+    /// A stretch that begins now.
+    pub fn new(at: Instant, seen: &Seen) -> Tally {
+        Tally {
+            at,
+            used: seen.used.0,
+            bytes: seen.bytes,
+            ops: seen.ops,
+            answers: seen.latencies.count(),
+            answers_ns: seen.latencies.sum_ns(),
+        }
+    }
+
+    /// Whether latencies are counted at all.
+    pub fn has_answers(&self) -> bool {
+        self.answers > 0
+    }
+
+    /// What was done since.
+    pub fn since(&self, now: Instant, seen: &Seen) -> Total {
+        let then = Tally::new(now, seen);
+        let answers = counted(then.answers, self.answers);
+        let answers_ns = match answers {
+            0 => 0,
+            _ => counted(then.answers_ns, self.answers_ns),
+        };
+        Total {
+            time_s: now.since(self.at).as_secs_f64(),
+            device_s: counted(then.used, self.used) as f64 / 1e12,
+            bytes: counted(then.bytes, self.bytes) as f64,
+            ops: counted(then.ops, self.ops) as f64,
+            answers: answers as f64,
+            answers_s: answers_ns as f64 / 1e9,
+        }
+    }
+}
+
+impl Total {
+    /// Another stretch, too.
+    pub fn add(&mut self, other: &Total) {
+        self.time_s += other.time_s;
+        self.device_s += other.device_s;
+        self.bytes += other.bytes;
+        self.ops += other.ops;
+        self.answers += other.answers;
+        self.answers_s += other.answers_s;
+    }
+
+    /// The share of the device that was used; 1 is the whole device.
+    pub fn share(&self) -> f64 {
+        ratio(self.device_s, self.time_s).unwrap_or(0.0)
+    }
+}
+
+/// One over another, where there is another.
+pub(crate) fn ratio(of: f64, to: f64) -> Option<f64> {
+    (to > 0.0).then(|| of / to)
+}
+
 impl Window {
     /// What a byte per second of this tenant costs, as a share of the device. None where it moved
     /// nothing.

@@ -35,7 +35,7 @@
 use super::limit::Epoch;
 use crate::mechanism::alone::{self, Alone, Clients};
 use crate::mechanism::throttle::{self, Bounds, SHARE_MIN, Throttle};
-use crate::mechanism::window::Mark;
+use crate::mechanism::window::Tally;
 use crate::{Act, Decision, Policy, Seen, Standing, Want};
 use fill::fill;
 use nyx_base::{Instant, Nanos};
@@ -132,7 +132,7 @@ struct Tenant {
     assigned: f64,
     /// The limit of which the last decision spoke.
     told: f64,
-    epoch: Mark,
+    epoch: Tally,
     holds: u64,
     held_ticks: u32,
     /// It asked for nothing in the last epoch.
@@ -166,11 +166,10 @@ impl Share {
             window: settings.alone.window.min(Nanos(length_of(epoch).0 / 2)),
             ..settings.alone
         };
-        let nothing = Mark::new(Instant(0), &Seen::default());
         let tenant = |&entitled: &f64| Tenant {
             assigned: entitled,
             told: entitled,
-            epoch: nothing.clone(),
+            epoch: Tally::default(),
             holds: 0,
             held_ticks: 0,
             quiet: false,
@@ -233,7 +232,7 @@ impl Share {
     fn begin_epoch(&mut self, now: Instant, seen: &[Seen]) {
         self.began = Some(now);
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
-            tenant.epoch = Mark::new(now, seen);
+            tenant.epoch = Tally::new(now, seen);
             tenant.holds = seen.holds;
             tenant.held_ticks = 0;
         }
@@ -266,9 +265,9 @@ impl Share {
         let slowdown = self.alone.take_one(i).and_then(|fare| fare.slowdown);
         let tenant = &mut self.tenants[i];
         tenant.slowdown = slowdown.or(tenant.slowdown);
-        let window = tenant.epoch.window(now, seen);
-        let used = window.share / self.capacity;
-        let quiet = window.ops_per_s == 0.0;
+        let epoch = tenant.epoch.since(now, seen);
+        let used = epoch.share() / self.capacity;
+        let quiet = epoch.ops == 0.0;
         let came_back = std::mem::replace(&mut tenant.quiet, quiet) && !quiet;
         let used_up = tenant.held_ticks > 0 && used >= USED_UP * limit;
         let least = used.min(entitled);
