@@ -131,9 +131,12 @@ impl Controller {
             seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
             seen.ops = usage.reads.wrapping_add(usage.writes);
             seen.holds = usage.holds;
-            // Nothing to do where nothing was measured before.
-            seen.latencies.clear();
-            if self.policy.measures(at) {
+            let measured = self.policy.measures(at);
+            let read = measured && self.policy.reads(at);
+            if read || !measured {
+                seen.latencies.clear();
+            }
+            if read {
                 tenant.add_latencies(&mut seen.latencies);
             }
         }

@@ -219,6 +219,13 @@ pub trait Policy: Send {
         let _ = share;
     }
 
+    /// Whether the coming step looks at a tenant's latencies, of those that are measured. Where it
+    /// does not they may be those of an earlier step, so that of very many tenants not all have to
+    /// be added up in each.
+    fn reads(&self, tenant: usize) -> bool {
+        self.measures(tenant)
+    }
+
     /// Whether what it wants now is for the sake of an experiment or of a stand-alone run, and not
     /// what it would leave in force.
     fn is_probing(&self) -> bool {

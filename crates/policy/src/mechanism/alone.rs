@@ -118,6 +118,8 @@ pub struct Fare {
 
 /// With fewer accesses in a window than this a tenant is idle.
 const IDLE_OPS: f64 = 10.0;
+/// Of more tenants than these not all latencies are read in each step.
+const READ_MOST: usize = 128;
 /// Runs that an estimate needs, unless there was work enough in fewer.
 const RUNS_LEAST: usize = 3;
 /// Work that makes an estimate, give or take a tenth at worst.
@@ -319,6 +321,7 @@ pub struct Alone {
     /// No run begins before; none until the first step.
     next: Option<Instant>,
     rounds: u64,
+    steps: u64,
     now: Instant,
 }
 
@@ -347,6 +350,7 @@ impl Alone {
             paused: Instant(0),
             next: None,
             rounds: 0,
+            steps: 0,
             now: Instant(0),
         }
     }
@@ -354,6 +358,22 @@ impl Alone {
     /// Whether the tenant's latencies are needed.
     pub fn measures(&self, tenant: usize) -> bool {
         self.tenants[tenant].clients == Clients::Open
+    }
+
+    /// Whether the coming step looks at the tenant's latencies. In company they are totals, so of
+    /// very many tenants each is read in its turn, and a judgement is a few steps behind.
+    pub fn reads(&self, tenant: usize) -> bool {
+        let turns = self.tenants.len().div_ceil(READ_MOST) as u64;
+        match self.phase {
+            Phase::Together => {
+                self.next.is_none() || (self.steps + tenant as u64).is_multiple_of(turns)
+            }
+            Phase::Lifted(alone) | Phase::Draining(alone) | Phase::Alone(alone, _) => {
+                alone == tenant
+            }
+            // What piled up in the pause is left out, of everybody.
+            Phase::Settling => true,
+        }
     }
 
     /// The accesses per second of the tenant alone, or its answers per second of latency.
@@ -383,6 +403,7 @@ impl Alone {
     /// One step. [`Alone::apply`] is to follow.
     pub fn step(&mut self, now: Instant, seen: &[Seen]) {
         self.now = now;
+        self.steps += 1;
         if self.next.is_none() {
             self.wait(self.params.pause + self.params.drain);
             return self.together(now, seen);
@@ -759,6 +780,46 @@ mod tests {
         let fares = drive(&mut alone, &mut plant, 5);
         // Latency counters are a few percent coarse.
         assert!((fares[0].slowdown.expect("known") / 4.0 - 1.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn of_three_hundred_tenants_each_is_read_in_its_turn() {
+        let tenants = 300;
+        let mut plant = Plant::new(&vec![(1.0, Way::Steady); tenants]);
+        let params = Params {
+            // For so many the default takes minutes.
+            paused_most: 0.5,
+            ..Params::default()
+        };
+        let mut alone = Alone::new(params, &vec![Clients::Open; tenants]);
+        let end = plant.now + Nanos::from_secs(10);
+        let (mut fares, mut seen, mut most) = (Vec::new(), plant.seen.clone(), 0);
+        while plant.now < end {
+            let reads = |i: &usize| alone.reads(*i);
+            let read: Vec<usize> = (0..tenants).filter(reads).collect();
+            let together = !alone.is_running() && !fares.is_empty();
+            most = most.max(if together { read.len() } else { 0 });
+            for (i, seen) in seen.iter_mut().enumerate() {
+                let latencies = std::mem::take(&mut seen.latencies);
+                *seen = plant.seen[i].clone();
+                if !read.contains(&i) {
+                    seen.latencies = latencies;
+                }
+            }
+            alone.step(plant.now, &seen);
+            alone.start(|_| true);
+            fares = alone.take().unwrap_or(fares);
+            plant.want.fill(Want::default());
+            alone.apply(&mut plant.want);
+            plant.run(alone.period());
+        }
+        assert!((1..=READ_MOST).contains(&most), "{most} at once");
+        let known = fares.iter().filter_map(|fare| fare.slowdown);
+        let known: Vec<f64> = known.collect();
+        assert!(known.len() > 200, "{}", known.len());
+        for slowdown in known {
+            assert!((slowdown / tenants as f64 - 1.0).abs() < 0.05, "{slowdown}");
+        }
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl Bounds {
     /// [`SHARE_MIN`] and at most the whole device. Where they contradict each other the upper one
     /// holds.
     pub fn clamp(self, share: f64) -> f64 {
+        // `max` gives the bound where there is no number.
         let share = share.max(self.min.max(SHARE_MIN)).min(1.0);
         self.max.map_or(share, |max| share.min(max.max(SHARE_MIN)))
     }
@@ -161,6 +162,8 @@ mod tests {
         let twice = once.tightened(0.4, 0.1);
         assert!((twice.share().expect("set") - 0.3).abs() < 1e-9);
         assert_eq!(twice.tightened(0.3, 1.0).share(), Some(SHARE_MIN));
+        assert_eq!(Throttle::at(f64::NAN).share(), Some(SHARE_MIN));
+        assert_eq!(Throttle::at(f64::INFINITY).share(), Some(1.0));
         assert_eq!(
             Throttle::at(0.4).want().rate,
             Some(DevicePs(400_000_000_000))

@@ -452,6 +452,10 @@ impl Policy for Share {
         }
     }
 
+    fn reads(&self, tenant: usize) -> bool {
+        self.measures(tenant) && self.alone.reads(tenant)
+    }
+
     fn is_probing(&self) -> bool {
         self.alone.is_running()
     }

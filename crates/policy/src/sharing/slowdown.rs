@@ -434,6 +434,10 @@ impl Policy for Slowdown {
         self.alone.measures(tenant)
     }
 
+    fn reads(&self, tenant: usize) -> bool {
+        self.measures(tenant) && self.alone.reads(tenant)
+    }
+
     fn is_probing(&self) -> bool {
         self.alone.is_running()
     }
