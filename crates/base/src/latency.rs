@@ -2,8 +2,8 @@
 //!
 //! Buckets are a sixteenth of an octave wide (6 %), from 16 ns to 8 s; longer counts as longest.
 //! What is wanted of a window - mean, quantiles, how many samples - is computed from the difference
-//! of two snapshots, so that nothing is ever reset under a writer. Octaves in which nothing was ever
-//! counted are neither read, copied nor cleared: a controller looks at a thousand of these.
+//! of two snapshots, so that nothing is ever reset under a writer. Octaves in which nothing was
+//! ever counted are neither read, copied nor cleared: a controller looks at a thousand of these.
 //!
 //! *Thread safety*: [`LatencyCounter::add`] has a single writer, as [`crate::Counter`].
 

@@ -88,7 +88,7 @@ fn policies(n: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
         most: None,
     };
     let promised = |at: usize| {
-        (at % CRITICAL == 0).then_some(caladan::Target {
+        at.is_multiple_of(CRITICAL).then_some(caladan::Target {
             latency: target,
             quantile: None,
         })

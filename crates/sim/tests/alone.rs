@@ -1,5 +1,5 @@
-//! What stand-alone runs cost (NyxCache section 4.1, Fig. 5b) in virtual time: up to 12 tenants, the
-//! paper's mode each 0.5 and 10 s, and the default. The paper stays below 2.5 %.
+//! What stand-alone runs cost (NyxCache section 4.1, Fig. 5b) in virtual time: up to 12 tenants,
+//! the paper's mode each 0.5 and 10 s, and the default. The paper stays below 2.5 %.
 //!
 //! Nobody is throttled: what is lost is what a tenant that runs alone leaves of the device. All
 //! numbers are simulated.
