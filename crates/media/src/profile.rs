@@ -98,7 +98,7 @@ pub struct Profile {
     pub device: Identity,
     read: Curve,
     write: Curve,
-    /// None where it was not measured: in format 1, and on a machine with a single processor.
+    /// None where it was not measured: in format 1, with one processor, on a busy machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     latency: Option<Latency>,
 }

@@ -25,7 +25,7 @@ pub const VICTIM_BYTES: usize = 256;
 /// The share of the device that the aggressors are to use.
 pub const MEASURED_SHARE: f64 = 0.25;
 /// The operation whose latency price is one: a read of this size, as in rate cards.
-const STANDARD_BYTES: usize = 1024;
+pub(super) const STANDARD_BYTES: usize = 1024;
 /// Two growths differ from so many standard errors of their difference on.
 const SIGNIFICANT: f64 = 3.0;
 /// Aggressors that used less of the device say nothing.
@@ -179,15 +179,17 @@ impl Latency {
 
 impl Delays {
     /// Adds a size: its idle latency, and what the rounds say of the growth. Their median is taken,
-    /// which a round that the machine disturbed does not move. None where no round says anything.
+    /// which a round that the machine disturbed does not move. None where no round says anything,
+    /// because nobody used the device or the victim never came to an end.
     pub(super) fn push(&mut self, idle_ns: f64, rounds: &[Round]) -> Option<()> {
-        let rounds = rounds.iter().filter(|round| round.share >= SHARE_LEAST);
-        let (growths, shares): (Vec<f64>, Vec<f64>) = rounds
-            .map(|round| {
-                let growth = (round.with_ns - round.without_ns) / round.share;
-                (growth, round.share)
-            })
-            .unzip();
+        let growth = |round: &Round| {
+            let growth = (round.with_ns - round.without_ns) / round.share;
+            (round.share >= SHARE_LEAST && growth.is_finite()).then_some((growth, round.share))
+        };
+        let (growths, shares): (Vec<f64>, Vec<f64>) = rounds.iter().filter_map(growth).unzip();
+        if !idle_ns.is_finite() {
+            return None;
+        }
         let growth = median(&growths)?;
         let deviations: Vec<f64> = growths.iter().map(|one| (one - growth).abs()).collect();
         let deviation = DEVIATION_OF_MAD * median(&deviations)?;
@@ -257,6 +259,12 @@ mod tests {
             ..rounds(&[300.0])[0]
         };
         assert_eq!(delays.push(50.0, &[idle]), None);
+        let endless = Round {
+            with_ns: f64::NAN,
+            ..rounds(&[300.0])[0]
+        };
+        assert_eq!(delays.push(50.0, &[endless]), None);
+        assert_eq!(delays.push(f64::NAN, &rounds(&[300.0])), None);
         delays.push(50.0, &[idle, rounds(&[300.0])[0]]);
         assert_eq!(
             (delays.growth_ns[0], delays.growth_error_ns[0]),

@@ -14,6 +14,8 @@ mod victim;
 
 /// Operations between two looks at the clock.
 const BURST: usize = 16;
+/// Latencies take at most so much of the time that MaxIOPS took, and half of it on a quiet machine.
+const LATENCY_PERCENT: u64 = 30;
 /// The sizes that a quick profile measures.
 const QUICK_BYTES: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 
@@ -59,9 +61,12 @@ pub fn measure(
     );
     let (plan, counts) = (Plan::of(effort), thread_counts());
     let rate = |op, bytes, threads| point(medium, clock, &plan, op, bytes, threads);
+    let begin = clock.now();
     let best = sweep(&plan.sizes, &counts, progress, rate);
     let curves = best.map(|measured| interpolate(&measured));
-    let latency = victim::latency(medium, clock, &plan, &curves);
+    let now = clock.now();
+    let until = now + Nanos(now.since(begin).0 * LATENCY_PERCENT / 100);
+    let latency = victim::latency(medium, clock, &plan, &curves, until);
     Profile::assemble(
         device,
         medium.evidence(),

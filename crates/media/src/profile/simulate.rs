@@ -4,13 +4,13 @@
 //!
 //! What it never does: read a clock. Its evidence is *simulated*.
 
-use super::latency::Round;
+use super::latency::{Round, STANDARD_BYTES};
 use super::{
     Delays, Effort, Identity, Latency, MEASURED_SHARE, PROBED_BYTES, Profile, Progress, STEP_BYTES,
     STEPS, VICTIM_BYTES, sweep,
 };
 use crate::model::Params;
-use crate::model::event::{Access, Outcome, Thread, run};
+use crate::model::event::{Access, Thread, run};
 use crate::model::o1::Model;
 use crate::{Evidence, Front, Op};
 use nyx_base::{Instant, Rng};
@@ -32,9 +32,9 @@ const ROUNDS: u64 = 5;
 /// in this model; Full drives four times as many operations as Normal.
 pub fn simulate(params: &Params, effort: Effort, progress: &mut dyn FnMut(Progress)) -> Profile {
     let (counts, lines, latency_lines) = match effort {
-        Effort::Quick => (&THREAD_COUNTS[THREAD_COUNTS.len() - 1..], 16_000, 20_000),
-        Effort::Normal => (&THREAD_COUNTS[..], 16_000, 80_000),
-        Effort::Full => (&THREAD_COUNTS[..], 64_000, 320_000),
+        Effort::Quick => (&THREAD_COUNTS[THREAD_COUNTS.len() - 1..], 16_000, 18_000),
+        Effort::Normal => (&THREAD_COUNTS[..], 16_000, 96_000),
+        Effort::Full => (&THREAD_COUNTS[..], 64_000, 384_000),
     };
     let sizes: Vec<usize> = (1..=STEPS).map(|step| step * STEP_BYTES).collect();
     let best = sweep(&sizes, counts, progress, |op, bytes, threads| {
@@ -58,8 +58,7 @@ pub fn simulate(params: &Params, effort: Effort, progress: &mut dyn FnMut(Progre
 /// `lines` lines after as many again for warming up.
 fn rate(params: &Params, op: Op, bytes: u64, threads: usize, lines: u64) -> f64 {
     let model = Model::new(params.clone());
-    let lines_per_op = bytes.div_ceil(params.media.line_bytes) as f64 + params.waste_lines(bytes);
-    let ops = (lines as f64 / lines_per_op) as u64 + threads as u64;
+    let ops = (lines as f64 / lines_per_op(params, bytes)) as u64 + threads as u64;
     let mut fronts: Vec<Front> = (0..threads).map(|_| Front::default()).collect();
     let mut rng = Rng::with_seed(bytes);
     let mut ready: BinaryHeap<_> = (0..threads)
@@ -84,34 +83,54 @@ fn rate(params: &Params, op: Op, bytes: u64, threads: usize, lines: u64) -> f64 
     ops as f64 / to.since(from).as_secs_f64()
 }
 
-/// Idle latencies and growths, each of the latter by rounds of about `lines` lines of the aggressors.
+/// Idle latencies and growths, each of the latter by rounds of about `lines` lines; of the
+/// standard operation, by which all others are divided, of twice as many.
 fn latency(params: &Params, curves: &[Vec<(f64, usize)>; 2], lines: u64) -> Option<Latency> {
-    let victim = thread(Access::LoadDependent, VICTIM_BYTES, None);
+    let victim_ns = idle_ns(params, Access::LoadDependent, VICTIM_BYTES);
     let mut both = [Delays::default(), Delays::default()];
     for ((access, curve), delays) in accesses().into_iter().zip(curves).zip(&mut both) {
         for bytes in PROBED_BYTES {
             let max_ops_per_s = curve[bytes / STEP_BYTES - 1].0;
-            let rate = MEASURED_SHARE * max_ops_per_s;
-            let aggressor = thread(access, bytes, Some(rate / AGGRESSORS as f64));
-            let lines_per_op = (bytes as u64).div_ceil(params.media.line_bytes) as f64;
-            let length_ns = (lines as f64 / lines_per_op / rate * 1e9) as u64;
-            let threads = [vec![victim], vec![aggressor; AGGRESSORS]].concat();
-            let round = |seed| {
-                let mean_ns = |outcome: &Outcome| outcome.threads[0].latency_ns_mean;
-                let with = run(params, &threads, length_ns, seed);
-                let without = run(params, &threads[..1], length_ns, seed);
-                let ops_per_s: f64 = with.threads[1..].iter().map(|one| one.ops_per_s).sum();
-                Round {
-                    without_ns: mean_ns(&without),
-                    with_ns: mean_ns(&with),
-                    share: ops_per_s / max_ops_per_s,
-                }
-            };
-            let rounds: Vec<Round> = (0..ROUNDS).map(round).collect();
+            let ops_per_s = MEASURED_SHARE * max_ops_per_s;
+            let aggressors = ops_per_s * lines_per_op(params, bytes as u64);
+            // It runs twice, without aggressors and with them.
+            let victims = 2.0 * 1e9 / victim_ns;
+            let is_standard = (access, bytes) == (Access::Load, STANDARD_BYTES);
+            let lines = if is_standard { 2 * lines } else { lines };
+            let length_ns = (lines as f64 / (aggressors + victims) * 1e9) as u64;
+            let aggressor = thread(access, bytes, Some(ops_per_s / AGGRESSORS as f64));
+            let rounds: Vec<Round> = (0..ROUNDS)
+                .map(|seed| round(params, aggressor, max_ops_per_s, length_ns, seed))
+                .collect();
             delays.push(idle_ns(params, access, bytes), &rounds)?;
         }
     }
     Some(Latency::new(both))
+}
+
+/// The victim without and with aggressors.
+fn round(
+    params: &Params,
+    aggressor: Thread,
+    max_ops_per_s: f64,
+    length_ns: u64,
+    seed: u64,
+) -> Round {
+    let victim = thread(Access::LoadDependent, VICTIM_BYTES, None);
+    let threads = [vec![victim], vec![aggressor; AGGRESSORS]].concat();
+    let with = run(params, &threads, length_ns, seed);
+    let without = run(params, &threads[..1], length_ns, seed);
+    let ops_per_s: f64 = with.threads[1..].iter().map(|one| one.ops_per_s).sum();
+    Round {
+        without_ns: without.threads[0].latency_ns_mean,
+        with_ns: with.threads[0].latency_ns_mean,
+        share: ops_per_s / max_ops_per_s,
+    }
+}
+
+/// About so many lines an operation moves: writes read none in vain and are counted as if they did.
+fn lines_per_op(params: &Params, bytes: u64) -> f64 {
+    bytes.div_ceil(params.media.line_bytes) as f64 + params.waste_lines(bytes)
 }
 
 fn accesses() -> [Access; 2] {

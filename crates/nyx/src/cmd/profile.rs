@@ -73,6 +73,10 @@ enum EffortArg {
     Full,
 }
 
+/// Said where a profile goes without.
+const NO_LATENCY: &str =
+    "No latency prices: measuring them takes two processors that are not too busy.\n";
+
 /// The sizes that the printed table shows; the file has all of them.
 const SHOWN_BYTES: [usize; 17] = [
     64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096,
@@ -267,7 +271,7 @@ fn text(profile: &Profile) -> String {
     let _ = writeln!(out, "\n{}\n", profile.rate_card());
     match profile.latency() {
         Some(latency) => latency_text(latency, evidence, &mut out),
-        None => out.push_str("No latency prices: they are measured with two processors or more.\n"),
+        None => out.push_str(NO_LATENCY),
     }
     out
 }

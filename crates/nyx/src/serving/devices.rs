@@ -78,7 +78,7 @@ fn prices(
         let path = config.profile.display();
         tracing::info!(
             "profile {path} has no latency prices: all operations count as equally harmful to the \
-             latency of others; `nyx profile` on two processors or more makes one that has them"
+             latency of others; `nyx profile` on a quiet machine makes one that has them"
         );
     }
     Ok(CostTable::of_profile(&profile))

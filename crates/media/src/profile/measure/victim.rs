@@ -6,8 +6,9 @@
 //! A burst of accesses that took several times as long as most is the machine's doing, which gave
 //! the processor to somebody else, and is left out.
 //!
-//! What it never does: run where there is one processor only. Then nobody can use the device at the
-//! same time as the victim, and the profile goes without.
+//! What it never does: run where there is one processor only, because then nobody can use the device
+//! at the same time as the victim; or go on for long where the machine is so busy that nothing comes
+//! of it. The profile then goes without.
 //!
 //! *Thread safety*: all share one word that the victim's thread alone writes: which half of which
 //! round it is. Once begun nobody waits for anybody, so that a thread that lost its processor holds
@@ -17,12 +18,12 @@ use super::{BURST, Plan, Worker, pin};
 use crate::profile::latency::{Round, median};
 use crate::profile::{Delays, Latency, MEASURED_SHARE, PROBED_BYTES, STEP_BYTES, VICTIM_BYTES};
 use crate::{Media, Op};
-use nyx_base::{Clock, Nanos, Rng};
+use nyx_base::{Clock, Instant, Nanos, Rng};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// There are so many times as many rounds as for MaxIOPS,
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 /// and each half of one is so many times as short as one of those.
 const SHORTER: u64 = 9;
 /// Accesses in a burst on the idle device, few so that they find its buffers empty.
@@ -38,19 +39,23 @@ const OVER: usize = usize::MAX;
 /// An aggressor that is more than so many intervals late does not catch up.
 const LATE_MOST: f64 = 16.0;
 
-/// Everything that [`Latency`] holds. None where there is one processor only, or where no aggressor
-/// came to use anything. `curves` has the rates of every size.
+/// Everything that [`Latency`] holds. None where there is one processor only, where no aggressor came
+/// to use anything, or where it is not done at `until`. `curves` has the rates of every size.
 pub(super) fn latency(
     medium: &dyn Media,
     clock: &dyn Clock,
     plan: &Plan,
     curves: &[Vec<(f64, usize)>; 2],
+    until: Instant,
 ) -> Option<Latency> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let aggressors = processors.checked_sub(1).filter(|&n| n > 0)?;
     let mut both = [Delays::default(), Delays::default()];
     for ((op, curve), delays) in [Op::Read, Op::Write].into_iter().zip(curves).zip(&mut both) {
         for bytes in PROBED_BYTES {
+            if clock.now() > until {
+                return None;
+            }
             let max_ops_per_s = curve[bytes / STEP_BYTES - 1].0;
             let contest = Contest {
                 medium,
