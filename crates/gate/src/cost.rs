@@ -115,8 +115,8 @@ impl CostTable {
         }
     }
 
-    /// How much more a device second of accesses of `len` bytes hurts the latency of others than one
-    /// of 1 KiB reads. Above 4 KiB as at 4 KiB.
+    /// How much more a device second of accesses of `len` bytes hurts the latency of others than
+    /// one of 1 KiB reads. Above 4 KiB as at 4 KiB.
     pub fn latency_price(&self, op: Op, len: usize) -> f64 {
         f64::from(self.harm_factor(op, len as u64)) / f64::from(HARM_ONE)
     }

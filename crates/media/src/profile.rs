@@ -1,7 +1,7 @@
 //! The profile of a device: how many random reads and writes of each size it does at most (MaxIOPS,
 //! NyxCache section 3.3, figure 3). 1/MaxIOPS is the price of an operation, so this file is what
-//! makes a device chargeable. Beside this price of its capacity stands what an operation adds to the
-//! latency of others, [`Latency`].
+//! makes a device chargeable. Beside this price of its capacity stands what an operation adds to
+//! the latency of others, [`Latency`].
 //!
 //! * [`mod@measure`]: over any medium, in real time. [`mod@simulate`]: of a device model, in
 //!   virtual time.

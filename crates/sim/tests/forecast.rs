@@ -14,8 +14,8 @@ use nyx_policy::mechanism::forecast::{Access, Basis, CannotTell, Forecast, Load,
 const BYTES: [usize; 3] = [256, 1024, 4096];
 const LEVELS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
 /// The part of each level that each kind of newcomers uses, to have samples, and in how many
-/// threads: so many and so little that one waits for itself in less than one of a hundred cases, and
-/// no more writers than a module bears before they disturb each other.
+/// threads: so many and so little that one hardly ever waits for itself, and no more writers than a
+/// module bears before they disturb each other.
 const READERS: (f64, usize) = (1.0 / 32.0, 6);
 const WRITERS: (f64, usize) = (1.0 / 400.0, 1);
 /// Threads of the residents that read and of those that write.

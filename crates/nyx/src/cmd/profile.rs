@@ -1,6 +1,6 @@
-//! `nyx profile`: measures the MaxIOPS and the latency prices of a device, prints them with its rate
-//! card, writes them as a file that `nyx serve` loads, and draws the first (NyxCache section 3.3,
-//! figure 3).
+//! `nyx profile`: measures the MaxIOPS and the latency prices of a device, prints them with its
+//! rate card, writes them as a file that `nyx serve` loads, and draws the first (NyxCache section
+//! 3.3, figure 3).
 //!
 //! What it never does: overwrite a file that holds anything. It measures by writing, so it makes a
 //! medium of its own and removes it afterwards.

@@ -1,10 +1,10 @@
 //! Predicts how long a tenant's accesses would take beside those who are there already, so that who
-//! asks to be admitted can be told before and not after (NyxCache section 3.4 assumes such admission
-//! control for its quality of service).
+//! asks to be admitted can be told before and not after (NyxCache section 3.4 assumes such
+//! admission control for its quality of service).
 //!
-//! What is known: how long an access takes on the idle device, and what the residents use, as device
-//! time and as harm; both come from the device's profile. What is assumed, as little as explains
-//! what devices do:
+//! What is known: how long an access takes on the idle device, and what the residents use, as
+//! device time and as harm; both come from the device's profile. What is assumed, as little as
+//! explains what devices do:
 //!
 //! * An access consists of *lines* that go to random places of the device at a steady gap and wait
 //!   there independently; the access ends with its last line.
@@ -12,8 +12,8 @@
 //!   it waits for the rest of a batch that began at any time: uniform. If with reads, it waits for
 //!   those who are there: exponential. The means of both are what the profile measured.
 //! * Reads queue behind reads: all waits grow by 1/(1 - share of reads), the mean wait of the class
-//!   that goes first in a queue with priorities (Cobham 1954). The profile's prices of reads contain
-//!   that at the share at which they were measured, and it is taken out of them first.
+//!   that goes first in a queue with priorities (Cobham 1954). The profile's prices of reads
+//!   contain that at the share at which they were measured, and it is taken out of them first.
 //! * A write ends when it is buffered. While the device keeps up with its writes that does not
 //!   depend on the others.
 //!
@@ -21,10 +21,11 @@
 //! so it is worth less than the mean and told for a device in moderate use only. How good both are
 //! against the event model is asserted in `crates/sim/tests/forecast.rs`.
 //!
-//! What it never does: give a number where it is known to be bad. Near saturation a little more load
-//! makes any difference; and where reads and writes are both many, reads do not always go first,
-//! because batches of writes that waited too long are put between them. There it cannot tell. Nor does it know that closed loops slow down beside each other: whoever asks gives what the
-//! residents use, and the newcomer's own use as one of them if that is not small.
+//! What it never does: give a number where it is known to be bad. Near saturation a little more
+//! load makes any difference; and where reads and writes are both many, reads do not always go
+//! first, because batches of writes that waited too long are put between them. There it cannot
+//! tell. Nor does it know that closed loops slow down beside each other: whoever asks gives what
+//! the residents use, and the newcomer's own use as one of them if that is not small.
 
 use std::fmt;
 
@@ -126,8 +127,8 @@ impl fmt::Display for CannotTell {
             ),
             CannotTell::Mixture { reads, writes } => write!(
                 f,
-                "cannot tell: reads use {:.0} % of the device and writes {:.0} %, which is too much \
-                 of both to know who waits for whom",
+                "cannot tell: reads use {:.0} % of the device and writes {:.0} %, and with so much \
+                 of both nobody knows who waits for whom",
                 reads * 100.0,
                 writes * 100.0
             ),

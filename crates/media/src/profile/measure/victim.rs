@@ -1,14 +1,15 @@
-//! Idle latencies and latency prices of a medium in real time: a victim on one processor, aggressors
-//! at random intervals on the others. Short rounds without and with aggressors alternate, so that
-//! what the machine does meanwhile meets both; aggressors without a task are as busy as with one,
-//! so that the device makes the whole difference and not what a busy processor does to another.
+//! Idle latencies and latency prices of a medium in real time: a victim on one processor,
+//! aggressors at random intervals on the others. Short rounds without and with aggressors
+//! alternate, so that what the machine does meanwhile meets both; aggressors without a task are as
+//! busy as with one, so that the device makes the whole difference and not what a busy processor
+//! does to another.
 //!
 //! A burst of accesses that took several times as long as most is the machine's doing, which gave
 //! the processor to somebody else, and is left out.
 //!
-//! What it never does: run where there is one processor only, because then nobody can use the device
-//! at the same time as the victim; or go on for long where the machine is so busy that nothing comes
-//! of it. The profile then goes without.
+//! What it never does: run where there is one processor only, because then nobody can use the
+//! device at the same time as the victim; or go on for long where the machine is so busy that
+//! nothing comes of it. The profile then goes without.
 //!
 //! *Thread safety*: all share one word that the victim's thread alone writes: which half of which
 //! round it is. Once begun nobody waits for anybody, so that a thread that lost its processor holds
@@ -39,8 +40,8 @@ const OVER: usize = usize::MAX;
 /// An aggressor that is more than so many intervals late does not catch up.
 const LATE_MOST: f64 = 16.0;
 
-/// Everything that [`Latency`] holds. None where there is one processor only, where no aggressor came
-/// to use anything, or where it is not done at `until`. `curves` has the rates of every size.
+/// Everything that [`Latency`] holds. None where there is one processor only, where no aggressor
+/// came to use anything, or where it is not done at `until`. `curves` has the rates of every size.
 pub(super) fn latency(
     medium: &dyn Media,
     clock: &dyn Clock,
