@@ -82,7 +82,7 @@ pub struct Outcome {
 }
 
 /// The addresses of one thread lie in so many bytes.
-pub const SPAN_BYTES: u64 = 10 << 30;
+const SPAN_BYTES: u64 = 10 << 30;
 
 /// Runs `threads` against an idle device for `length_ns`, of which the first tenth warms up and
 /// is not counted.

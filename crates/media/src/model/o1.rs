@@ -6,6 +6,7 @@
 //! within 8 % for few threads and 2 % at saturation (cached stores up to 15 % low), a victim beside
 //! writers or small readers within 5 points of its throughput and 5 % of its P99. Beside readers
 //! of 4 KiB a victim suffers up to 15 points too much: the lines of one access are queued at once.
+//! Threads that wait for each of their 4 KiB answers are up to 15 % too fast.
 //! Tails under saturation are claimed from the event simulation only. It does not know how many
 //! threads write, so [`super::Writes::writer_penalty`] is not applied.
 //!
