@@ -206,8 +206,8 @@ fn the_two_drivers_agree_on_what_free_tenants_do() {
 
 type MakePart<'a> = &'a dyn Fn(&'static str, usize, f64, u16) -> Part;
 
-/// Free scenarios, and how far the drivers may be apart: the O(1) model lets 4 KiB readers that wait
-/// for each answer wait too little, and who is beside them too much.
+/// Free scenarios, and how far the drivers may be apart: the O(1) model lets 4 KiB readers that
+/// wait for each answer wait too little, and who is beside them too much.
 fn two_drivers(part: MakePart<'_>) -> Vec<(Vec<Part>, f64)> {
     vec![
         (vec![part("4 x get 256 B", 256, 1.0, 4)], 0.02),

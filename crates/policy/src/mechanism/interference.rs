@@ -4,9 +4,9 @@
 //!
 //! Beyond the paper: the victim is measured without any throttle before, between and after the
 //! trials, so that a change of its load does not look like help; a trial that could not take the
-//! whole expense from its candidate is scaled; what a trial withheld may come back when it ends, and
-//! until its candidate has caught up nothing is measured; and who helped no more than the noise of
-//! two means is not named. Judged is the mean delay: one window's P99 misjudges.
+//! whole expense from its candidate is scaled; what a trial withheld may come back when it ends,
+//! and until its candidate has caught up nothing is measured; and who helped no more than the noise
+//! of two means is not named. Judged is the mean delay: one window's P99 misjudges.
 //!
 //! What it never does: change the throttles of the policy that runs it: it says what is to hold
 //! during a trial, and whoever stops stepping it has restored everything.
