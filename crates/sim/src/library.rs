@@ -3,7 +3,7 @@
 //! protocol, an index or a store. The device is the event model, so that tails may be claimed.
 //!
 //! Gate, accounts, budgets and policies are the server's own; the medium behind the lanes is a
-//! [`Nowhere`], because the event model moves no bytes. A client does its batches as in
+//! `Nowhere`, because the event model moves no bytes. A client does its batches as in
 //! [`crate::scenario`]: their operations overlap as far as the thread's window lets them, and the
 //! next batch begins when all have arrived. Latencies are those of single operations, from when the
 //! thread wanted to begin them, or in an open loop from when their batch was due.
