@@ -203,8 +203,8 @@ impl Latencies {
         }
     }
 
-    /// The octaves in which there are durations: where each begins in nanoseconds, and the counts of
-    /// its buckets. With [`Latencies::sum_ns`] it is all that there is, for whoever sends it on.
+    /// The octaves in which there are durations: where each begins in nanoseconds, and the counts
+    /// of its buckets. With [`Latencies::sum_ns`] it is all that there is, for whoever sends it on.
     pub fn octaves(&self) -> impl Iterator<Item = (u64, &[u32])> {
         octaves_of(self.octaves)
             .map(|octave| (begin_of(octave * PER_OCTAVE as usize), self.octave(octave)))

@@ -1,9 +1,9 @@
 //! What a running server does to its tenants, for operators: `nyx top` and `nyx explain`.
 //!
-//! Everything comes over the memcached protocol from `stats`, `stats tenants`, `stats latencies` and
-//! `stats policy`; a connection sees the tenants within its reach and no others. The server keeps
-//! totals only. Rates and percentiles of an interval are differences of two readings, made here, so
-//! that several operators can look at once, each at intervals of its own.
+//! Everything comes over the memcached protocol from `stats`, `stats tenants`, `stats latencies`
+//! and `stats policy`; a connection sees the tenants within its reach and no others. The server
+//! keeps totals only. Rates and percentiles of an interval are differences of two readings, made
+//! here, so that several operators can look at once, each at intervals of its own.
 //!
 //! What it never does: change anything on the server.
 //!
