@@ -240,11 +240,6 @@ impl Latencies {
         self.buckets().map(|(_, count)| u64::from(count)).sum()
     }
 
-    /// Their sum in nanoseconds.
-    pub fn sum_ns(&self) -> u64 {
-        self.sum_ns
-    }
-
     /// Their mean; none where there are none.
     pub fn mean_ns(&self) -> Option<f64> {
         match self.count() {

@@ -31,6 +31,10 @@ pub trait Governed {
     fn budget(&self) -> &Budget;
     /// Its device's prices.
     fn cost(&self) -> &CostTable;
+    /// Told at each tick whether the policy looks at its latencies.
+    fn set_measured(&self, measured: bool) {
+        let _ = measured;
+    }
 }
 
 /// The policy and what it last saw, wanted and did.
@@ -132,6 +136,7 @@ impl Controller {
             seen.ops = usage.reads.wrapping_add(usage.writes);
             seen.holds = usage.holds;
             let measured = self.policy.measures(at);
+            tenant.set_measured(measured);
             let read = measured && self.policy.reads(at);
             if read || !measured {
                 seen.latencies.clear();
@@ -267,6 +272,10 @@ impl Governed for Tenant {
 
     fn cost(&self) -> &CostTable {
         &self.device.cost
+    }
+
+    fn set_measured(&self, measured: bool) {
+        Tenant::set_measured(self, measured);
     }
 }
 

@@ -6,6 +6,7 @@ use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Usage};
 use nyx_store::Store;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One tenant, shared by all workers.
 pub struct Tenant {
@@ -17,6 +18,7 @@ pub struct Tenant {
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
     latencies: Vec<CachePadded<LatencyCounter>>,
+    measured: AtomicBool,
 }
 
 impl Tenant {
@@ -36,6 +38,7 @@ impl Tenant {
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             latencies: (0..workers).map(|_| CachePadded::default()).collect(),
+            measured: AtomicBool::new(false),
         }
     }
 
@@ -82,6 +85,16 @@ impl Tenant {
         self.latencies
             .iter()
             .for_each(|counter| counter.add_to(sum));
+    }
+
+    /// Whether the policy in charge looks at its latencies: drivers must record them then.
+    #[inline]
+    pub fn is_measured(&self) -> bool {
+        self.measured.load(Relaxed)
+    }
+
+    pub(crate) fn set_measured(&self, measured: bool) {
+        self.measured.store(measured, Relaxed);
     }
 
     pub(crate) fn latency_counter(&self, worker: WorkerId) -> &LatencyCounter {

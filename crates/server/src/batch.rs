@@ -25,7 +25,9 @@ pub(crate) struct EngineWork {
     pub(crate) worker: Worker,
     pub(crate) shared: Arc<Shared>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Requests that this group has answered: whose, when they came, and how many in a row.
+    /// Whether the latencies of all tenants are recorded, or of measured ones only.
+    pub(crate) record_all: bool,
+    /// Requests to record that this group has answered: whose, when they came, and how many in a row.
     pub(crate) answered: Vec<(TenantId, Instant, u32)>,
 }
 
@@ -165,13 +167,15 @@ impl EngineWork {
         }
     }
 
-    /// Notes a request that was answered. Requests of one tenant that came together are one entry.
+    /// Notes a request that was answered, where it is to be recorded. Requests of one tenant that
+    /// came together are one entry.
     #[inline]
     fn note(&mut self, entry: &Entry<'_>, conn: &mut Conn, now: Now) {
         let came = conn.held_since.take().unwrap_or(now.mono);
         if let What::Request(request) = &entry.what
             && let Some(tenant) = request.tenant()
             && request.command().first_key().is_some()
+            && (self.record_all || self.engine.tenants()[tenant.index()].is_measured())
         {
             match self.answered.last_mut() {
                 Some((last, at, n)) if (*last, *at) == (tenant, came) => *n += 1,

@@ -33,6 +33,8 @@ pub struct ServerConfig {
     pub backlog: u32,
     /// Whether each worker is pinned to a CPU of its own.
     pub pin_workers: bool,
+    /// Whether the latency of every request is recorded, or only of tenants whose policy looks.
+    pub record_latencies: bool,
     /// Whether the `shutdown` command is obeyed.
     pub shutdown_allowed: bool,
 }
@@ -147,6 +149,7 @@ fn start(
                 worker: engine.worker(WorkerId(index), clock.clone()),
                 shared: shared.clone(),
                 clock: clock.clone(),
+                record_all: config.record_latencies,
                 answered: Vec::new(),
             }),
             Answer::Canned { value_len } => Box::new(Canned::new(*value_len)),

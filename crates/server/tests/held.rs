@@ -2,11 +2,12 @@
 
 mod rig;
 
-use nyx_base::{DevicePs, Latencies};
+use nyx_base::{DevicePs, Instant, Latencies, Nanos};
 use nyx_engine::{HoldAction, TenantConfig};
-use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::Leased;
+use nyx_policy::{Policy, Seen, Want};
+use nyx_server::ServerConfig;
 use rig::{Server, config, door, engine, tenant, until};
 
 /// A millionth of the device: one operation a second.
@@ -164,14 +165,51 @@ fn a_tenant_that_rejects_answers_busy_at_once() {
     assert!(busy >= 95, "{busy} of 100 were refused");
 }
 
+/// Looks at the latencies of tenant 1 alone.
+struct Measuring;
+
+impl Policy for Measuring {
+    fn name(&self) -> &'static str {
+        "measuring"
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(10)
+    }
+
+    fn measures(&self, tenant: usize) -> bool {
+        tenant == 1
+    }
+
+    fn step(&mut self, _now: Instant, _seen: &[Seen], _want: &mut [Want]) {}
+}
+
+fn latencies(server: &Server, tenant: usize) -> Latencies {
+    let mut all = Latencies::default();
+    server.engine.tenants()[tenant].add_latencies(&mut all);
+    all
+}
+
+#[test]
+fn where_not_all_latencies_are_recorded_those_are_that_the_policy_looks_at() {
+    let engine = engine(vec![tenant("zero"), tenant("one")], Box::new(Measuring));
+    let some = ServerConfig {
+        record_latencies: false,
+        ..config(vec![door(0), door(1)])
+    };
+    let server = Server::start(engine, &some).expect("a server");
+    for at in [0, 1] {
+        server.client(at).ask("get k\r\n", "END\r\n");
+    }
+    // One worker answers both, in this order.
+    until("it is counted", || latencies(&server, 1).count() == 1);
+    assert_eq!(latencies(&server, 0).count(), 0, "nobody looks");
+}
+
 #[test]
 fn a_latency_counts_from_when_the_request_came_to_when_it_was_answered() {
     let server = server(HoldAction::Delay);
-    let latencies = |tenant: usize| {
-        let mut all = Latencies::default();
-        server.engine.tenants()[tenant].add_latencies(&mut all);
-        all
-    };
+    let latencies = |tenant: usize| latencies(&server, tenant);
     govern(&server, limit(LITTLE), true);
     let (mut limited, mut free) = (server.client(0), server.client(1));
     for _ in 0..100 {

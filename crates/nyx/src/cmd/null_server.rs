@@ -42,6 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         idle_timeout_s: None,
         backlog: 1024,
         pin_workers: false,
+        record_latencies: false,
         shutdown_allowed: false,
     };
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])

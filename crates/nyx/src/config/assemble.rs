@@ -75,6 +75,7 @@ fn server(table: &Table) -> Server {
         backlog: table.count("backlog") as u32,
         unix_mode: table.mode("unix_mode"),
         pin_workers: table.switch("pin_workers"),
+        record_latencies: table.switch("record_latencies"),
     }
 }
 

@@ -186,6 +186,15 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Server,
+        name: "record_latencies",
+        kind: Kind::Switch,
+        fallback: Fallback::Is("true"),
+        paper: "",
+        doc: "Records how long every request takes, for `nyx top` and `stats latencies`; false \
+              leaves that to tenants whose policy looks at their latencies.",
+    },
+    Knob {
+        section: Section::Server,
         name: "max_connections",
         kind: Kind::Count {
             unit: "connections",

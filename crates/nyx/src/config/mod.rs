@@ -66,6 +66,8 @@ pub struct Server {
     pub unix_mode: u32,
     /// Whether each worker is pinned to a CPU of its own.
     pub pin_workers: bool,
+    /// Whether the latency of every request is recorded, or only of tenants whose policy looks.
+    pub record_latencies: bool,
 }
 
 /// One medium with its own profile and its own tenants.

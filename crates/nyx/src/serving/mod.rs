@@ -169,6 +169,7 @@ fn server_config(config: &Config, doors: Vec<Door>, options: Options) -> ServerC
         idle_timeout_s: config.server.idle_timeout_s,
         backlog: config.server.backlog,
         pin_workers: config.server.pin_workers,
+        record_latencies: config.server.record_latencies,
         shutdown_allowed: options.shutdown_allowed,
     }
 }

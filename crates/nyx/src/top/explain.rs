@@ -163,6 +163,12 @@ impl Case<'_> {
                 "In the last {time} it answered {rate} requests/s: half of them within {p50}, 99 % \
                  within {p99}, 99.9 % within {p999}."
             ));
+        } else if of.requests_per_s > 0.0 {
+            let rate = words::count(of.requests_per_s);
+            said.push(format!(
+                "In the last {time} it answered {rate} requests/s; how long they took is not \
+                 recorded (server.record_latencies)."
+            ));
         } else {
             said.push(format!("In the last {time} it answered no request."));
         }
@@ -490,6 +496,16 @@ mod tests {
         let mut board = board();
         board.tenants[2].device_share = 0.05;
         assert_says(&of(&board, "feed").held, &["in bursts"]);
+    }
+
+    #[test]
+    fn latencies_that_are_not_recorded_are_told_with_their_knob() {
+        let mut board = board();
+        board.tenants[0].latency_us_p99 = None;
+        assert_says(
+            &of(&board, "web").usage,
+            &["10,000 requests/s", "server.record_latencies"],
+        );
     }
 
     #[test]

@@ -150,11 +150,16 @@ impl Interval<'_> {
         let latencies = now.latencies.since(&self.before.latencies);
         let us = |q| latencies.quantile_ns(q).map(|ns| ns / 1e3);
         let (hits, misses) = (self.count("get_hits"), self.count("get_misses"));
+        // A server that records no latencies still counts what keys were asked for and stored.
+        let requests = match now.latencies.count() {
+            0 => hits + misses + self.count("cmd_set"),
+            _ => latencies.count(),
+        };
         Figures {
             name: now.name.clone(),
             device: word("device").unwrap_or_default(),
             evidence: word("evidence").unwrap_or_default(),
-            requests_per_s: self.rate(latencies.count() as f64),
+            requests_per_s: self.rate(requests as f64),
             hit_ratio: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             latency_us_mean: latencies.mean_ns().map(|ns| ns / 1e3),
             latency_us_p50: us(0.5),
@@ -286,6 +291,17 @@ mod tests {
             board.tenant("web").map(|web| web.requests_per_s),
             Some(10_000.0)
         );
+    }
+
+    #[test]
+    fn without_latencies_there_is_a_rate_and_no_percentile() {
+        let (mut early, mut late) = (script::sample(1), script::sample(2));
+        for sample in [&mut early, &mut late] {
+            sample.tenants[0].latencies.clear();
+        }
+        let board = Board::between(Some(&early), &late);
+        let web = board.tenant("web").expect("it is there");
+        assert_eq!((web.requests_per_s, web.latency_us_p50), (10_000.0, None));
     }
 
     #[test]

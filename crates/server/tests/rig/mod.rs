@@ -52,6 +52,7 @@ pub(crate) fn config(doors: Vec<Door>) -> ServerConfig {
         idle_timeout_s: None,
         backlog: 1024,
         pin_workers: false,
+        record_latencies: true,
         shutdown_allowed: false,
     }
 }
