@@ -27,7 +27,7 @@ pub(crate) struct EngineWork {
     pub(crate) clock: Arc<dyn Clock>,
     /// Whether the latencies of all tenants are recorded, or of measured ones only.
     pub(crate) record_all: bool,
-    /// Requests to record that this group has answered: whose, when they came, and how many in a row.
+    /// Requests to record that this group has answered: whose, when they came, how many in a row.
     pub(crate) answered: Vec<(TenantId, Instant, u32)>,
 }
 
