@@ -85,7 +85,7 @@ fn policies(n: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
             0 => Class::Critical(Target::Mean(target)),
             _ => Class::BestEffort,
         },
-        most: None,
+        bounds: Default::default(),
     };
     let promised = |at: usize| {
         at.is_multiple_of(CRITICAL).then_some(caladan::Target {

@@ -44,7 +44,7 @@ fn qos(mode: qos::Mode) -> Box<dyn Policy> {
             0 => Class::Critical(Target::Mean(TARGET)),
             _ => Class::BestEffort,
         },
-        most: None,
+        bounds: Default::default(),
     };
     let params = qos::Params {
         mode,

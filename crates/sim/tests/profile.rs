@@ -102,7 +102,7 @@ fn a_target_is_kept_whatever_the_profile_says() {
                 0 => Class::Critical(Target::Quantile(0.99, TARGET)),
                 _ => Class::BestEffort,
             },
-            most: None,
+            bounds: Default::default(),
         };
         let params = qos::Params {
             window_max: Nanos::from_millis(20),
