@@ -20,6 +20,7 @@ use std::process::ExitCode;
   nyx check-config config/nyx.toml       what that file says, or what is wrong with it
   nyx top                                how the tenants of a running server fare
   nyx explain web                        why one of them is as it is
+  nyx sim FILE                           a scenario in virtual time, on a modelled device
   nyx demo                               a noisy neighbour, before and after the policy
 
 Exit codes (sysexits): 64 usage or configuration, 66 missing input, 69 unavailable, 70 bug,
@@ -46,6 +47,7 @@ enum Command {
     Bench(cmd::bench::Args),
     Replay(cmd::replay::Args),
     Top(cmd::top::Args),
+    Sim(cmd::sim::Args),
     Explain(cmd::explain::Args),
     Demo(cmd::demo::Args),
     NullServer(cmd::null_server::Args),
@@ -87,6 +89,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => cmd::bench::run(args),
         Command::Replay(args) => cmd::replay::run(args),
         Command::Top(args) => cmd::top::run(args),
+        Command::Sim(args) => cmd::sim::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::NullServer(args) => cmd::null_server::run(args),

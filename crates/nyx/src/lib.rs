@@ -11,6 +11,7 @@ pub mod failure;
 mod load;
 pub mod log;
 pub mod serving;
+pub mod sim;
 mod top;
 
 pub use failure::{Exit, Failure};

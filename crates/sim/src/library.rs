@@ -107,6 +107,7 @@ struct Wanted {
 
 /// One thread. Times in ticks of the model.
 struct Client {
+    tenant: usize,
     part: usize,
     load: Load,
     think: u64,
@@ -135,10 +136,11 @@ fn instant_of(ticks: u64) -> Instant {
 }
 
 impl Client {
-    fn new(part: &Part, at: usize, index: u16, seed: u64, tolls: Tolls) -> Client {
+    fn new(part: &Part, [tenant, at]: [usize; 2], index: u16, seed: u64, tolls: Tolls) -> Client {
         let batch = part.load.batch.max(1);
         let begin = ticks_of(part.active.start.0);
         let mut client = Client {
+            tenant,
             part: at,
             load: part.load.clone(),
             think: ticks_of(part.think.0),
@@ -226,19 +228,17 @@ impl Library {
             media: Arc::new(Nowhere),
             cost: scenario.device.cost.clone(),
         });
-        let tenants: Vec<Tenant> = scenario
-            .parts
-            .iter()
-            .map(|_| Tenant::new(device.clone()))
-            .collect();
-        let each = scenario.parts.iter().enumerate();
-        let threads = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
-        let clients = threads.zip(0u16..).map(|((at, part), index)| {
+        let each = scenario.tenants().into_iter();
+        let tenants: Vec<Tenant> = each.map(|_| Tenant::new(device.clone())).collect();
+        let parts = scenario.placed().into_iter().enumerate();
+        let threads =
+            parts.flat_map(|(at, placed)| (0..placed.1.clients).map(move |_| (at, placed)));
+        let clients = threads.zip(0u16..).map(|((at, (tenant, part)), index)| {
             let mut tolls = Tolls::new(WorkerId(index), clock.clone());
-            let tenant = &tenants[at];
-            let (account, budget) = (tenant.account.clone(), tenant.budget.clone());
+            let of = &tenants[tenant];
+            let (account, budget) = (of.account.clone(), of.budget.clone());
             tolls.open(TENANT, device.clone(), account, budget);
-            Client::new(part, at, index, scenario.seed, tolls)
+            Client::new(part, [tenant, at], index, scenario.seed, tolls)
         });
         let longest = scenario
             .parts
@@ -278,7 +278,7 @@ impl Library {
             }
         }
         let bytes = &mut self.bytes[..client.load.value_bytes];
-        let address = wanted.key * bytes.len() as u64 + ((client.part as u64) << TENANT_SHIFT);
+        let address = wanted.key * bytes.len() as u64 + ((client.tenant as u64) << TENANT_SHIFT);
         charge(&mut lane, wanted.op, address, bytes);
         client.wanted = None;
         client.under_way += 1;
@@ -330,7 +330,7 @@ impl Threads for Library {
         client.done.hits += 1;
         let took = now - since;
         client.done.trace = client.done.trace.rotate_left(7) ^ took;
-        let latencies = &self.tenants[client.part].latencies;
+        let latencies = &self.tenants[client.tenant].latencies;
         latencies.add(Nanos(took / TICKS_PER_NS), 1);
         if client.under_way == 0 && client.left == 0 && client.wanted.is_none() {
             client.next_batch(now);
@@ -356,7 +356,7 @@ impl Scenario {
         let mut controller = Controller::new(policy, library.tenants.len());
         let windows = self.drive(&mut device, &mut library, &mut controller);
         let parts = library.tenants.iter().enumerate().map(|(at, tenant)| {
-            let clients = library.clients.iter().filter(|client| client.part == at);
+            let clients = library.clients.iter().filter(|client| client.tenant == at);
             let reading = tenant.reading();
             PartOutcome {
                 done: crate::scenario::sum(clients.map(|client| client.done)),

@@ -47,10 +47,11 @@ impl fmt::Debug for Behaviour {
     }
 }
 
-/// One tenant of a scenario and its clients.
+/// Some clients of one tenant. Parts of one name are of one tenant, which so may have clients that
+/// come at other times, ask for other things, or at another rate.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its name.
+    /// The tenant's name.
     pub name: String,
     /// What each of its clients asks for; the tenant is filled in by the scenario.
     pub load: Load,
@@ -86,7 +87,7 @@ impl Part {
 pub struct Scenario {
     /// The device and its prices.
     pub device: Modelled,
-    /// Who is on it.
+    /// Who is on it. A tenant is as its first part keeps it.
     pub parts: Vec<Part>,
     /// Who decides.
     pub policy: Box<dyn Policy>,
@@ -101,7 +102,7 @@ pub struct Scenario {
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// In the order of the parts.
+    /// Of each tenant, in the order in which the parts name them.
     pub parts: Vec<PartOutcome>,
     /// Device time by the model's own count, in the run and not in the fill.
     pub busy: DevicePs,
@@ -141,6 +142,8 @@ pub struct WindowOutcome {
     pub p99_ns: f64,
     /// Their P99.9.
     pub p999_ns: f64,
+    /// All of them, to be added to those of other windows.
+    pub latencies: Latencies,
 }
 
 /// Why a scenario cannot be run.
@@ -201,7 +204,7 @@ impl Scenario {
         let clock = Arc::new(VirtualClock::default());
         let (engine, media) = self.build(&clock)?;
         let mut runners = self.runners(&engine, &clock);
-        for part in 0..self.parts.len() {
+        for part in 0..engine.tenants().len() {
             let filler = runners.iter_mut().find(|runner| runner.part == part);
             if let Some(runner) = filler {
                 runner
@@ -226,7 +229,7 @@ impl Scenario {
         };
         let windows = run.drive(&mut runners);
         let after = Reading::of(&engine);
-        let parts: Vec<PartOutcome> = (0..self.parts.len())
+        let parts: Vec<PartOutcome> = (0..engine.tenants().len())
             .map(|part| PartOutcome {
                 done: sum(runners
                     .iter()
@@ -249,8 +252,11 @@ impl Scenario {
         &self,
         clock: &Arc<VirtualClock>,
     ) -> Result<(Engine, Arc<Emulated<Mapped>>), ScenarioError> {
-        let tenant = |part: &Part| part.load.tenant(&part.name, part.clients);
-        let tenants: Vec<TenantConfig> = self.parts.iter().map(tenant).collect();
+        let tenant = |part: &Part| {
+            let of = self.parts.iter().filter(|other| other.name == part.name);
+            part.load.tenant(&part.name, of.map(|of| of.clients).sum())
+        };
+        let tenants: Vec<TenantConfig> = self.tenants().into_iter().map(tenant).collect();
         let medium = Mapped::anonymous(tenants.iter().map(|tenant| tenant.size.0).sum())?;
         let params = self.device.params.clone();
         let media = Arc::new(Emulated::in_virtual_time(medium, params, clock.clone()));
@@ -269,8 +275,30 @@ impl Scenario {
         Ok((engine, media))
     }
 
+    /// The first part of each tenant.
+    pub(crate) fn tenants(&self) -> Vec<&Part> {
+        let mut firsts: Vec<&Part> = Vec::new();
+        for part in &self.parts {
+            if firsts.iter().all(|first| first.name != part.name) {
+                firsts.push(part);
+            }
+        }
+        firsts
+    }
+
+    /// The parts, each with its tenant's place.
+    pub(crate) fn placed(&self) -> Vec<(usize, &Part)> {
+        let tenants = self.tenants();
+        let place = |part: &Part| tenants.iter().position(|first| first.name == part.name);
+        let placed = self
+            .parts
+            .iter()
+            .filter_map(|part| Some((place(part)?, part)));
+        placed.collect()
+    }
+
     fn runners(&self, engine: &Engine, clock: &Arc<VirtualClock>) -> Vec<Runner> {
-        let each = self.parts.iter().enumerate();
+        let each = self.placed().into_iter();
         let clients = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
         clients
             .zip(0u16..)
@@ -349,6 +377,7 @@ impl Reading {
             p50_ns: quantile(0.5),
             p99_ns: quantile(0.99),
             p999_ns: quantile(0.999),
+            latencies,
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod null_server;
 pub mod profile;
 pub mod replay;
 pub mod serve;
+pub mod sim;
 pub mod top;
 
 use crate::{Exit, Failure};

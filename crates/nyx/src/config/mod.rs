@@ -9,7 +9,8 @@
 //! * [`document`]: a TOML file as settings, with the line and column of each.
 //! * [`overrides`]: the knob table as flags and environment variables.
 //! * [`layers`]: default < file < environment < flag.
-//! * [`assemble`], [`doors`], `groups`: settings to [`Config`], with the checks that cross sections.
+//! * [`assemble`], [`doors`], `groups`: settings to [`Config`], with the checks that cross
+//!   sections.
 //! * [`load`]: all of that in order.
 
 pub mod assemble;

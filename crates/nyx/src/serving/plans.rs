@@ -202,7 +202,6 @@ impl Planner<'_> {
             },
             epoch: self.epoch(SHARE_TICKS),
             alone: self.alone(),
-            ..share::Settings::default()
         }
     }
 }

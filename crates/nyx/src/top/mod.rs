@@ -10,7 +10,7 @@
 //! * [`ask`]: the thin end: a connection, four questions, four answers. [`sample`]: one reading.
 //! * [`figures`]: what happened between two readings. [`words`]: figures for people.
 //! * [`table`]: columns and order. [`plain`]: the table as text and JSON.
-//! * [`explain`]: why a tenant is as it is, in sentences.
+//! * [`mod@explain`]: why a tenant is as it is, in sentences.
 //! * [`state`]: what is known and chosen; [`view`], [`detail`], [`overlay`]: a frame of it;
 //!   [`screen`]: the terminal.
 

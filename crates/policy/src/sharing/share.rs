@@ -386,8 +386,8 @@ pub fn entitlements(weights: &[f64]) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// The same, of parts between bounds. Where lower bounds leave nothing, they are scaled to fit; what
-/// upper bounds leave is nobody's.
+/// The same, of parts between bounds. Where lower bounds sum to more than there is they are scaled
+/// to fit; what upper bounds leave is nobody's.
 fn bounded_entitlements(weights: &[f64], bounds: &[Bounds]) -> Vec<f64> {
     let mut parts = entitlements(weights);
     let mut fixed = vec![false; weights.len()];

@@ -1,0 +1,550 @@
+//! A scenario file: read, checked, and spread into its cases.
+//!
+//! What this module never does: run anything.
+
+use crate::config::load::load;
+use crate::config::overrides::Overrides;
+use crate::config::value::{Kind, Value};
+use crate::config::{Config, Loaded};
+use crate::{Exit, Failure};
+use nyx_base::{Bytes, Nanos};
+use serde::Deserialize;
+use std::path::Path;
+use toml::Table;
+
+/// The tables that a scenario has and a configuration has not.
+const OURS: [&str; 3] = ["run", "load", "sweep"];
+/// Cases of one file.
+const CASES_MAX: usize = 10_000;
+
+/// One scenario: a configuration, its clients, and how it is run.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What was set for it by the sweeps, in their order: name and value.
+    pub settings: Vec<(String, String)>,
+    /// Devices, tenants, policy.
+    pub config: Config,
+    /// The clients, each of a tenant by index.
+    pub loads: Vec<Load>,
+    /// How it is run.
+    pub run: Run,
+}
+
+/// How a scenario is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// What it shows, in a sentence.
+    pub about: String,
+    /// For how long.
+    pub length: Nanos,
+    /// What is left out at the begin of what is counted.
+    pub settle: Nanos,
+    /// How long a window of the drawing is.
+    pub window: Nanos,
+    /// How many runs, with seeds from 1.
+    pub seeds: u64,
+    /// On which simulator.
+    pub detail: Detail,
+    /// Whether each tenant is also run alone, to know by how much it is slowed.
+    pub alone: bool,
+}
+
+/// How much of the server takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Detail {
+    /// The whole engine, with keys and values, on the quick device model: no claim about tails.
+    #[default]
+    Engine,
+    /// Gate and policy alone, on the event model, as the paper's evaluation: tails may be claimed.
+    Device,
+}
+
+/// The clients of a tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Its name, for sweeps: the tenant's, unless it says another.
+    pub name: String,
+    /// Whose clients they are.
+    pub tenant: usize,
+    /// How many keys there are.
+    pub keys: u64,
+    /// Gets are spread over this many keys: the hit ratio is `keys / asked`.
+    pub asked: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// The part of requests that are gets; the others replace values.
+    pub gets: f64,
+    /// How many requests are sent together.
+    pub batch: usize,
+    /// How many clients.
+    pub clients: u16,
+    /// What a client does between an answer and the next request.
+    pub think: Nanos,
+    /// Requests a second of all of them at random times; none is a closed loop.
+    pub rate: Option<f64>,
+    /// When they begin and end.
+    pub from: Nanos,
+    /// See `from`.
+    pub to: Nanos,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    run: RunTable,
+    #[serde(default)]
+    load: Vec<LoadTable>,
+    #[serde(default)]
+    sweep: Vec<Sweep>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RunTable {
+    about: String,
+    length: String,
+    settle: String,
+    window: String,
+    seeds: u64,
+    detail: Detail,
+    alone: bool,
+}
+
+impl Default for RunTable {
+    fn default() -> RunTable {
+        RunTable {
+            about: String::new(),
+            length: "1s".into(),
+            settle: "0s".into(),
+            window: "20ms".into(),
+            seeds: 1,
+            detail: Detail::Engine,
+            alone: false,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoadTable {
+    tenant: String,
+    name: Option<String>,
+    #[serde(default = "thousand")]
+    keys: u64,
+    asked: Option<u64>,
+    #[serde(default = "kibibyte")]
+    value: String,
+    #[serde(default = "one")]
+    gets: f64,
+    #[serde(default = "single")]
+    batch: usize,
+    #[serde(default = "client")]
+    clients: u16,
+    #[serde(default = "breath")]
+    think: String,
+    rate: Option<f64>,
+    #[serde(default = "begin")]
+    from: String,
+    to: Option<String>,
+}
+
+fn thousand() -> u64 {
+    1_000
+}
+fn kibibyte() -> String {
+    "1KiB".into()
+}
+fn one() -> f64 {
+    1.0
+}
+fn single() -> usize {
+    1
+}
+fn client() -> u16 {
+    1
+}
+fn breath() -> String {
+    "300ns".into()
+}
+fn begin() -> String {
+    "0s".into()
+}
+
+/// Settings that are varied: one key over some values, or named sets of several keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sweep {
+    name: Option<String>,
+    key: Option<String>,
+    #[serde(default)]
+    values: Vec<toml::Value>,
+    #[serde(default)]
+    case: Vec<SweepCase>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SweepCase {
+    name: String,
+    #[serde(default)]
+    set: Table,
+}
+
+/// One choice of one sweep: what it is called, what it sets.
+type Choice = ((String, String), Vec<(String, toml::Value)>);
+
+impl Sweep {
+    fn choices(&self) -> Result<Vec<Choice>, String> {
+        let name = self
+            .name
+            .clone()
+            .or_else(|| self.key.clone())
+            .unwrap_or_default();
+        match (&self.key, self.values.is_empty(), self.case.is_empty()) {
+            (Some(key), false, true) => Ok(self
+                .values
+                .iter()
+                .map(|value| {
+                    (
+                        (name.clone(), shown(value)),
+                        vec![(key.clone(), value.clone())],
+                    )
+                })
+                .collect()),
+            (None, true, false) => Ok(self
+                .case
+                .iter()
+                .map(|case| {
+                    let set = case
+                        .set
+                        .iter()
+                        .map(|(key, value)| (key.clone(), value.clone()));
+                    ((name.clone(), case.name.clone()), set.collect())
+                })
+                .collect()),
+            _ => Err(format!(
+                "sweep {name:?} has either a key and values, or cases"
+            )),
+        }
+    }
+}
+
+fn shown(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Reads a scenario file and spreads it into its cases; sweeps that are named in `only` are left
+/// with the values given there.
+///
+/// Errors: exit 66 where the file cannot be read, 64 where anything in it is wrong.
+pub fn read(path: &Path, only: &[(String, String)]) -> Result<Vec<Case>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
+    cases(&text, only).map_err(|message| Failure::new(Exit::Usage, prefixed(path, &message)))
+}
+
+fn prefixed(path: &Path, message: &str) -> String {
+    let lines = message
+        .lines()
+        .map(|line| format!("{}: {line}", path.display()));
+    lines.collect::<Vec<String>>().join("\n")
+}
+
+/// The cases of a scenario's text, in the order of its sweeps, the last one fastest.
+pub fn cases(text: &str, only: &[(String, String)]) -> Result<Vec<Case>, String> {
+    let whole: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| error.to_string())?;
+    // For its message, which names the place.
+    let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
+    let mut all: Vec<(Vec<(String, String)>, Table)> = vec![(Vec::new(), whole)];
+    for sweep in &document.sweep {
+        let mut next = Vec::new();
+        for (settings, table) in &all {
+            for ((name, value), set) in sweep.choices()? {
+                if only
+                    .iter()
+                    .any(|(of, wanted)| *of == name && *wanted != value)
+                {
+                    continue;
+                }
+                let (mut settings, mut table) = (settings.clone(), table.clone());
+                for (key, value) in set {
+                    put(&mut table, &key, value)?;
+                }
+                settings.push((name, value));
+                next.push((settings, table));
+            }
+        }
+        all = next;
+        if all.len() > CASES_MAX {
+            return Err(format!("more than {CASES_MAX} cases"));
+        }
+    }
+    let names = |case: &Case| {
+        case.settings
+            .iter()
+            .map(|one| one.0.clone())
+            .collect::<Vec<_>>()
+    };
+    let cases = all
+        .into_iter()
+        .map(|(settings, table)| case(settings, table));
+    let cases = cases.collect::<Result<Vec<Case>, String>>()?;
+    for (name, value) in only {
+        if !cases.iter().any(|case| names(case).contains(name)) {
+            return Err(format!("no case has {name} = {value:?}"));
+        }
+    }
+    Ok(cases)
+}
+
+/// Sets `policy.kind`, or `load.NAME.clients`: tables in lists are found by their name, or by their
+/// tenant's.
+fn put(table: &mut Table, key: &str, value: toml::Value) -> Result<(), String> {
+    let wrong = |why: &str| format!("sweep: {key:?} cannot be set: {why}");
+    let (path, last) = key
+        .rsplit_once('.')
+        .ok_or_else(|| wrong("it has no table"))?;
+    let (section, name) = match path.split_once('.') {
+        Some((section, name)) => (section, Some(name)),
+        None => (path, None),
+    };
+    let of = table
+        .entry(section)
+        .or_insert_with(|| toml::Value::Table(Table::new()));
+    let found = match (of, name) {
+        (toml::Value::Table(table), None) => Some(table),
+        (toml::Value::Array(tables), Some(name)) => tables
+            .iter_mut()
+            .filter_map(toml::Value::as_table_mut)
+            .find(|table| {
+                let is = |key: &str| table.get(key).and_then(toml::Value::as_str) == Some(name);
+                is("name") || (!table.contains_key("name") && is("tenant"))
+            }),
+        _ => None,
+    };
+    let found = found.ok_or_else(|| wrong("there is no such table"))?;
+    found.insert(last.into(), value);
+    Ok(())
+}
+
+fn case(settings: Vec<(String, String)>, mut whole: Table) -> Result<Case, String> {
+    let ours: Table = OURS
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), whole.remove(*name)?)))
+        .collect();
+    let document: Document = ours
+        .try_into()
+        .map_err(|error: toml::de::Error| error.to_string())?;
+    let config = toml::to_string(&whole).map_err(|error| error.to_string())?;
+    let Loaded { config, .. } = load(&config, &Overrides::default()).map_err(|problems| {
+        // The line is that of a text that nobody has seen.
+        let told = problems
+            .iter()
+            .map(|one| format!("{}: {}", one.key, one.message));
+        told.collect::<Vec<String>>().join("\n")
+    })?;
+    let [device] = &config.devices[..] else {
+        return Err(format!(
+            "a scenario has one device, not {}",
+            config.devices.len()
+        ));
+    };
+    if device.model.is_none() {
+        let name = &device.name;
+        return Err(format!(
+            "device {name:?} has no model: a simulation needs one, for example \"optane-2dimm\""
+        ));
+    }
+    let loads = document.load.iter().map(|one| load_of(one, &config));
+    let loads: Vec<Load> = loads.collect::<Result<_, String>>()?;
+    let run = run_of(&document.run)?;
+    for (at, tenant) in config.tenants.iter().enumerate() {
+        if !loads.iter().any(|load| load.tenant == at) {
+            return Err(format!("tenant {:?} has no [[load]]", tenant.name));
+        }
+    }
+    Ok(Case {
+        settings,
+        config,
+        loads,
+        run,
+    })
+}
+
+fn run_of(table: &RunTable) -> Result<Run, String> {
+    let run = Run {
+        about: table.about.clone(),
+        length: time(&table.length, "run.length")?,
+        settle: time(&table.settle, "run.settle")?,
+        window: time(&table.window, "run.window")?,
+        seeds: table.seeds,
+        detail: table.detail,
+        alone: table.alone,
+    };
+    if run.window == Nanos::ZERO || run.settle >= run.length || run.seeds == 0 {
+        return Err("run: length is above settle, a window is not empty, and a seed is one".into());
+    }
+    Ok(run)
+}
+
+fn load_of(table: &LoadTable, config: &Config) -> Result<Load, String> {
+    let of = format!("load of {:?}", table.tenant);
+    let tenant = config
+        .tenants
+        .iter()
+        .position(|one| one.name == table.tenant);
+    let tenant = tenant.ok_or_else(|| format!("{of}: there is no such tenant"))?;
+    let value: Bytes = table
+        .value
+        .parse()
+        .map_err(|error| format!("{of}: value: {error}"))?;
+    let load = Load {
+        name: table.name.clone().unwrap_or_else(|| table.tenant.clone()),
+        tenant,
+        keys: table.keys,
+        asked: table.asked.unwrap_or(table.keys),
+        value_bytes: value.0 as usize,
+        gets: table.gets,
+        batch: table.batch,
+        clients: table.clients,
+        think: time(&table.think, &format!("{of}: think"))?,
+        rate: table.rate,
+        from: time(&table.from, &format!("{of}: from"))?,
+        to: match &table.to {
+            Some(to) => time(to, &format!("{of}: to"))?,
+            None => Nanos(u64::MAX),
+        },
+    };
+    let sound = [
+        (
+            load.keys > 0 && load.asked >= load.keys,
+            "keys are at least 1, and asked not fewer",
+        ),
+        (
+            (1..=1 << 20).contains(&load.value_bytes),
+            "value is 1 byte to 1 MiB",
+        ),
+        ((0.0..=1.0).contains(&load.gets), "gets is a part, 0 to 1"),
+        ((1..=32).contains(&load.batch), "batch is 1 to 32"),
+        ((1..=256).contains(&load.clients), "clients are 1 to 256"),
+        (
+            load.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0),
+            "rate is above 0",
+        ),
+        (load.from < load.to, "from is before to"),
+    ];
+    match sound.iter().find(|one| !one.0) {
+        Some((_, what)) => Err(format!("{of}: {what}")),
+        None => Ok(load),
+    }
+}
+
+fn time(text: &str, what: &str) -> Result<Nanos, String> {
+    let kind = Kind::Time {
+        min_ns: 0,
+        max_ns: 86_400_000_000_000,
+    };
+    match kind.parse(&[text.to_owned()]) {
+        Ok(Value::TimeNs(ns)) => Ok(Nanos(ns)),
+        Ok(_) => unreachable!("a time is a time"),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "
+[run]
+length = \"100ms\"
+[policy]
+kind = \"limit\"
+[[device]]
+model = \"optane-2dimm/8\"
+[[tenant]]
+name = \"a\"
+key_prefix = \"a:\"
+[[tenant]]
+name = \"b\"
+[[load]]
+tenant = \"a\"
+clients = 2
+[[load]]
+tenant = \"b\"
+name = \"writes\"
+gets = 0.0
+";
+
+    fn told(text: &str) -> String {
+        cases(text, &[]).expect_err("refused")
+    }
+
+    #[test]
+    fn sweeps_multiply_and_set_what_they_name() {
+        let text = format!(
+            "{TWO}\n[[sweep]]\nkey = \"load.writes.clients\"\nvalues = [1, 4]\n\
+             [[sweep]]\nname = \"who\"\n[[sweep.case]]\nname = \"nobody\"\n\
+             set = {{ \"policy.kind\" = \"none\" }}\n[[sweep.case]]\nname = \"nyx\"\n\
+             set = {{ \"policy.kind\" = \"share\", \"tenant.a.weight\" = 3.0 }}\n"
+        );
+        let cases = cases(&text, &[]).expect("sound");
+        let told: Vec<String> = cases
+            .iter()
+            .map(|case| {
+                let settings = case
+                    .settings
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"));
+                settings.collect::<Vec<_>>().join(" ")
+            })
+            .collect();
+        assert_eq!(told[0], "load.writes.clients=1 who=nobody");
+        assert_eq!(told[3], "load.writes.clients=4 who=nyx");
+        assert_eq!((cases.len(), cases[2].loads[1].clients), (4, 4));
+        assert_eq!(
+            cases[3].config.policy.kind,
+            crate::config::PolicyKind::Share
+        );
+        assert_eq!(cases[3].config.tenants[0].terms.weight, 3.0);
+        let only = [("who".to_string(), "nyx".to_string())];
+        assert_eq!(super::cases(&text, &only).expect("sound").len(), 2);
+        let only = [("who".to_string(), "me".to_string())];
+        assert!(super::cases(&text, &only).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, words) in [
+            (
+                "tenant = \"a\"",
+                "tenant = \"c\"",
+                "load of \"c\": there is no such tenant",
+            ),
+            ("clients = 2", "clents = 2", "clents"),
+            ("clients = 2", "gets = 2.0", "gets is a part"),
+            ("length = \"100ms\"", "length = \"100\"", "run.length"),
+            ("model = \"optane-2dimm/8\"", "", "has no model"),
+            (
+                "kind = \"limit\"",
+                "kind = \"limti\"",
+                "did you mean `limit`?",
+            ),
+        ] {
+            let told = told(&TWO.replacen(from, to, 1));
+            assert!(told.contains(words), "{to}: {told}");
+        }
+        let unfed = TWO
+            .split("[[load]]\ntenant = \"b\"")
+            .next()
+            .expect("a part");
+        assert!(told(unfed).contains("tenant \"b\" has no [[load]]"));
+        let sweep = format!("{TWO}[[sweep]]\nkey = \"load.nobody.clients\"\nvalues = [1]\n");
+        assert!(told(&sweep).contains("there is no such table"));
+    }
+}
