@@ -2,7 +2,7 @@
 //!
 //! *Thread safety*: belongs to one thread. Dropping it (or [`Worker::leave`]) ends its era.
 
-use nyx_base::{TenantId, WorkerId};
+use nyx_base::{Nanos, TenantId, WorkerId};
 use nyx_gate::Tolls;
 use nyx_store::{Eras, Writer};
 use std::sync::Arc;
@@ -21,6 +21,12 @@ impl Worker {
     #[inline]
     pub fn id(&self) -> WorkerId {
         self.tolls.worker()
+    }
+
+    /// Tells how soon its driver can come back for a tenant that is held, where that is not at
+    /// once: see [`Tolls::hold_at_least`].
+    pub fn hold_at_least(&mut self, hold_min: Nanos) {
+        self.tolls.hold_at_least(hold_min);
     }
 
     /// Begins a batch: items found from now on stay readable until the next `enter` or `leave`.

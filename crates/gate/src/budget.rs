@@ -18,8 +18,8 @@
 //! each above it, so that the tenants of a group together stay below the group's limit, exactly and
 //! without anybody dividing it among them.
 //!
-//! A worker that finds the buckets empty *reserves* what it needs next, and whoever asks after it
-//! comes after it: two workers of one tenant take turns, whichever of them asks more often.
+//! A worker that finds the buckets empty *reserves* what it needs next, little enough that what
+//! then comes at once disturbs nobody, and whoever asks after it comes after it: two workers of one tenant take turns, whichever of them asks more often.
 //!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
 //! forward by what is taken and back by what is given back, so that tokens are neither lost nor
@@ -78,6 +78,16 @@ pub struct Reserved {
     changes: u64,
 }
 
+/// How much device time a worker takes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Portion {
+    /// Where there is some: it lowers how often the buckets are touched, and delays nobody.
+    pub(crate) lease_ps: u64,
+    /// Where there is none and it has to be waited for: it comes at once when its time has come,
+    /// so this is how large the bursts of a tenant with a backlog are.
+    pub(crate) hold_ps: u64,
+}
+
 /// How often limits were changed, this one and those above, and when last.
 struct Changes {
     count: u64,
@@ -132,6 +142,13 @@ impl Limit {
         burst: DevicePs::ZERO,
     };
 }
+
+/// A lease, in time of the limit: enough that the buckets are touched once for many accesses and
+/// little enough that no window notices.
+const LEASE: Nanos = Nanos::from_micros(20);
+/// What is waited for. What a burst does to others depends on the device time in it, whatever the
+/// limit: this is a few accesses. Where it would be waited for longer than for a lease, a lease.
+const HOLD: DevicePs = DevicePs(1_000_000);
 
 const WHOLE: Rate = Rate(1_000_000_000_000);
 const CATCH_UP: Rate = Rate(3_000_000_000);
@@ -317,12 +334,17 @@ impl Budget {
         self.above().map_or(own, |above| own.min(above.tightest()))
     }
 
-    /// The device time that a worker leases at once: 20 us of the limit, enough that the buckets
-    /// are touched once for many accesses and little enough that no window notices.
-    /// None where there is no limit.
-    pub(crate) fn quantum(&self) -> Option<u64> {
+    /// What a worker takes at a time that cannot come again sooner than after `hold_min`. None
+    /// where there is no limit.
+    pub(crate) fn portion(&self, hold_min: Nanos) -> Option<Portion> {
         let rate = self.tightest();
-        (rate != Rate::UNLIMITED).then(|| rate.earned(Nanos::from_micros(20)).max(1))
+        (rate != Rate::UNLIMITED).then(|| {
+            let lease_ps = rate.earned(LEASE).max(1);
+            Portion {
+                lease_ps,
+                hold_ps: lease_ps.min(HOLD.0).max(rate.earned(hold_min)),
+            }
+        })
     }
 
     /// Takes up to `want_ps` of device time, at least nothing.
@@ -489,8 +511,8 @@ mod tests {
     #[test]
     fn without_a_limit_everything_is_granted() {
         assert_eq!(Budget::unlimited().lease(Instant(0), 12345), 12345);
-        // A quantum of no limit would be a lease of minutes, good under the next limit.
-        assert_eq!(Budget::unlimited().quantum(), None);
+        // A portion of no limit would be a lease of minutes, good under the next limit.
+        assert_eq!(Budget::unlimited().portion(Nanos::ZERO), None);
     }
 
     #[test]
@@ -655,7 +677,7 @@ mod tests {
         assert!(!tenants[1].is_limited());
         group.set_limit(Instant(11 * MS), Limit::NONE);
         assert!(tenants[0].redeem(Instant(11 * MS), first).is_ok());
-        assert_eq!(tenants[0].quantum(), None);
+        assert_eq!(tenants[0].portion(Nanos::ZERO), None);
     }
 
     #[test]

@@ -7,6 +7,10 @@ use std::collections::VecDeque;
 /// A connection as the worker names it: its slot and the slot's generation.
 pub(crate) type ConnId = (usize, u32);
 
+/// A tenant that must wait waits for what it earns in so long. It comes in bursts as long as that,
+/// at its limit, and a worker that has nothing else to do wakes as often.
+pub(crate) const HOLD_MIN: Nanos = Nanos::from_micros(50);
+
 /// How soon a tenant is asked again where only the controller can tell when its time has come.
 const ASK_AGAIN: Nanos = Nanos::from_millis(1);
 /// How soon it is asked again in any case: its limit may have been raised meanwhile.

@@ -5,13 +5,14 @@
 
 use crate::batch::EngineWork;
 use crate::group::Process;
+use crate::held::HOLD_MIN;
 use crate::listen::{Door, Listener};
 use crate::null::Canned;
 use crate::shared::Shared;
 use crate::worker::{Arrival, Inbox, WorkerLoop};
 use mio::{Events, Poll, Token};
 use nyx_base::{Clock, WorkerId};
-use nyx_engine::{Engine, Session};
+use nyx_engine::{Engine, Session, Worker};
 use std::any::Any;
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,6 +117,13 @@ impl Bound {
     }
 }
 
+/// The engine's part of a worker that sleeps while it has nothing to do.
+fn hands(engine: &Engine, index: u16, clock: Arc<dyn Clock>) -> Worker {
+    let mut worker = engine.worker(WorkerId(index), clock);
+    worker.hold_at_least(HOLD_MIN);
+    worker
+}
+
 fn start(
     Bound { config, listeners }: Bound,
     answer: Answer,
@@ -146,7 +154,7 @@ fn start(
         let process: Box<dyn Process> = match &answer {
             Answer::Engine(engine) => Box::new(EngineWork {
                 engine: engine.clone(),
-                worker: engine.worker(WorkerId(index), clock.clone()),
+                worker: hands(engine, index, clock.clone()),
                 shared: shared.clone(),
                 clock: clock.clone(),
                 record_all: config.record_latencies,

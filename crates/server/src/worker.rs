@@ -25,8 +25,9 @@ use std::time::Duration;
 const GROUP: usize = 64;
 /// How many held connections of a tenant are released at once.
 const RELEASE: usize = 16;
-/// A wait shorter than this is not worth a timer.
-const TIMER_MIN: Nanos = Nanos::from_micros(100);
+/// A wait shorter than this is not worth a timer: to sleep and to be woken take as long. It is far
+/// below [`crate::held::HOLD_MIN`], or a worker whose tenant is held would never sleep.
+const TIMER_MIN: Nanos = Nanos::from_micros(10);
 const EVENTS: usize = 512;
 const WAKE: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 1);
