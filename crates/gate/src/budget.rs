@@ -19,7 +19,8 @@
 //! without anybody dividing it among them.
 //!
 //! A worker that finds the buckets empty *reserves* what it needs next, little enough that what
-//! then comes at once disturbs nobody, and whoever asks after it comes after it: two workers of one tenant take turns, whichever of them asks more often.
+//! then comes at once disturbs nobody, and whoever asks after it comes after it: two workers of one
+//! tenant take turns, whichever of them asks more often.
 //!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
 //! forward by what is taken and back by what is given back, so that tokens are neither lost nor
