@@ -6,6 +6,7 @@
 //!
 //! * [`mechanism`]: what policies are made of: windows, interference, stand-alone runs.
 //! * [`sharing`]: the policies of NyxCache section 3.4.
+//! * [`admission`]: whether what is promised can be kept.
 //! * [`plan`]: who shares what with whom, as data; [`tree`]: policies over groups.
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
@@ -13,6 +14,7 @@ use nyx_base::{DevicePs, Instant, Latencies, Nanos};
 use sharing::qos::Target;
 use std::fmt;
 
+pub mod admission;
 pub mod baselines;
 pub mod mechanism;
 pub mod plan;

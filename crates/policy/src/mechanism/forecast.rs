@@ -167,6 +167,13 @@ impl Access {
         }
     }
 
+    /// Its mean latency on the idle device.
+    pub fn idle_ns(self) -> f64 {
+        match self {
+            Access::Read { idle_ns, .. } | Access::Write { idle_ns } => idle_ns,
+        }
+    }
+
     fn is_sound(self) -> bool {
         let is_time = |ns: f64| ns.is_finite() && ns > 0.0;
         match self {
