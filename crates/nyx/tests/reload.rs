@@ -155,3 +155,65 @@ fn what_cannot_be_kept_or_changed_leaves_everything_as_it_was() {
     let told = server.outcome();
     assert!(told.contains("the same"), "{told}");
 }
+
+/// Between these words of a message stands a number.
+fn number(told: &str, before: &str, after: &str) -> f64 {
+    let (_, rest) = told.split_once(before).expect(before);
+    let (number, _) = rest.split_once(after).expect(after);
+    number.trim().parse().expect("a number")
+}
+
+/// A target that only just can be kept on the idle device is taken over while nobody does anything,
+/// and refused, with everything left as it is, while a tenant whose own target is generous reads.
+#[test]
+fn what_residents_use_decides_over_a_new_target() {
+    let generous = "[[tenant]]\nname = \"busy\"\nkey_prefix = \"b:\"\nlimit = \"30%\"\n\
+                    target = \"p99 10s\"";
+    let with = |target: &str| format!("target = \"{target}\"\n{generous}");
+    let (mut server, mut stream) = Server::start("qos", &with("p99 10s"));
+    server.reload("qos", &with("p99 1us"));
+    let told = server.outcome();
+    assert!(
+        told.contains("everything stays as it is") && told.contains("too tight even alone"),
+        "{told}"
+    );
+    let idle_us = number(&told, "(assumed) take ", " us on the idle device");
+    let cpu_us = number(&told, "and the CPU ", " us");
+    let tight = with(&format!("p99 {:.0}ns", (idle_us * 1.02 + cpu_us) * 1e3));
+    server.reload("qos", &tight);
+    let told = server.outcome();
+    assert!(told.contains("policy=changed"), "{told}");
+    // Values of 64 KiB keep the device busy for long with few requests.
+    let value = "x".repeat(64 << 10);
+    let set = format!("set b:big 0 0 {}\r\n{value}\r\n", value.len());
+    assert_eq!(say(&mut stream, &set, "\r\n"), "STORED\r\n");
+    let mut got = vec![0; "VALUE b:big 0 65536\r\n\r\nEND\r\n".len() + value.len()];
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        // Its readings are a second apart: until one has seen enough it may still say yes.
+        for _ in 0..200 {
+            stream.write_all(b"get b:big\r\n").expect("written");
+            stream.read_exact(&mut got).expect("an answer");
+        }
+        assert!(got.ends_with(b"x\r\nEND\r\n"));
+        server.reload("qos", &with("p99 10s"));
+        assert!(
+            !server.outcome().contains("stays"),
+            "what is generous is always admitted"
+        );
+        server.reload("qos", &tight);
+        let told = server.outcome();
+        if told.contains("everything stays as it is") {
+            let words = [
+                "would be missed: a p99 of",
+                "cannot be taken from the others (busy ",
+            ];
+            assert!(words.iter().all(|word| told.contains(word)), "{told}");
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{told}");
+    }
+    server.reload("qos", &with("p99 10s"));
+    let told = server.outcome();
+    assert!(told.contains("the same"), "{told}");
+}

@@ -9,6 +9,7 @@ use crate::config::value::Value;
 use crate::config::{
     Action, Config, Device, Entry, Group, Limit, Loaded, Medium, PolicyKind, Source, Terms,
 };
+use crate::serving::admission::{self, Priced};
 use crate::serving::plans;
 use nyx_gate::CostTable;
 use nyx_media::profile::Profile;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
   nyx check-config --print config/nyx.toml     every setting and where it came from
   nyx check-config --tenant-size 2GiB          would `nyx serve --tenant-size 2GiB` start?
 
+Targets are judged by the devices' profiles, where there are any: what cannot be kept is wrong.
 Exit codes: 0 sound (perhaps with warnings), 64 wrong, 66 no such file.")]
 pub struct Args {
     /// The configuration file (TOML); without one, what `nyx serve` runs without one.
@@ -36,16 +38,50 @@ pub struct Args {
 
 /// Checks and prints.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let loaded = Source {
+    let mut loaded = Source {
         config: args.config,
         overrides: args.overrides,
     }
     .load()?;
     plans::check_shares(&loaded.config).map_err(|error| Failure::usage(error.to_string()))?;
+    let warnings = admitted(&loaded.config)?;
+    loaded.warnings.extend(warnings);
     super::print(&match args.print {
         true => settings(&loaded),
         false => summary(&loaded),
     })
+}
+
+/// Judges what is promised on the devices that have profiles; what there is to warn of.
+fn admitted(config: &Config) -> Result<Vec<String>, Failure> {
+    let mut warnings = Vec::new();
+    for (at, device) in config.devices.iter().enumerate() {
+        // One that exists and is damaged is told of where devices are listed.
+        let Ok(profile) = Profile::load(&device.profile) else {
+            let tenants = config.tenants.iter().filter(|one| one.device == at);
+            let promised = tenants.filter(|one| one.terms.target.is_some());
+            let names: Vec<&str> = promised.map(|one| one.name.as_str()).collect();
+            if !names.is_empty() {
+                let (names, name) = (names.join(", "), &device.name);
+                warnings.push(format!(
+                    "whether targets can be kept ({names}) is not judged: device {name:?} has no \
+                     profile yet"
+                ));
+            }
+            continue;
+        };
+        let cost = CostTable::of_profile(&profile);
+        let plan = plans::plan(config, at, &cost);
+        let plan = plan.map_err(|error| Failure::usage(error.to_string()))?;
+        let priced = Priced {
+            cost: &cost,
+            latency: profile.latency(),
+        };
+        let findings = nyx_policy::admission::judge(&plan, &priced.device(config, at, None));
+        let oversubscribe = config.policy.oversubscribe;
+        warnings.extend(admission::admit(&findings, &[], oversubscribe)?);
+    }
+    Ok(warnings)
 }
 
 /// Every effective value in the shape of a file, its layer behind it.

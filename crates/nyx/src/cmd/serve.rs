@@ -17,7 +17,10 @@ use std::time::Duration;
 
 Try it:  printf 'set a 0 0 5\\r\\nhello\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
 SIGINT or SIGTERM stops. SIGHUP reads the configuration again: policy, groups, the terms of tenants
-and users' files change at once, without dropping a connection; for all else it says what waits.")]
+and users' files change at once, without dropping a connection; for all else it says what waits.
+Targets that the device cannot keep, as far as its profile tells, are refused (exit 64), by SIGHUP
+also those that what the tenants did in the last second would break; `--policy-oversubscribe` makes
+warnings of refusals.")]
 pub struct Args {
     /// What to serve.
     #[command(flatten)]
@@ -60,6 +63,7 @@ pub fn start(
         if serving.is_stopping() {
             break "a shutdown command or a failure";
         }
+        serving.look();
         match signals.pending().next() {
             Some(SIGHUP) => take_over(&mut serving, reload),
             Some(SIGINT) => break "SIGINT",

@@ -386,8 +386,9 @@ pub static KNOBS: &[Knob] = &[
         kind: Kind::Switch,
         fallback: Fallback::Is("false"),
         paper: "3.4",
-        doc: "Starts even where tenants are guaranteed more than there is; guarantees then \
-              hold as long as not everybody asks for theirs.",
+        doc: "Starts even where tenants are guaranteed more than there is, or promised what the \
+              profile says cannot be kept; guarantees then hold as long as not everybody asks \
+              for theirs, and such promises are warned of.",
     },
     Knob {
         section: Section::Device,

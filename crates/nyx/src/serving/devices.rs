@@ -7,17 +7,27 @@ use crate::{Exit, Failure};
 use nyx_base::Clock;
 use nyx_gate::{CostTable, Device};
 use nyx_media::model::Params;
-use nyx_media::profile::{Effort, Fit, Identity, Profile, measure, simulate};
+use nyx_media::profile::{Effort, Fit, Identity, Latency, Profile, measure, simulate};
 use nyx_media::{Emulated, Mapped, Media, MediaError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens a device; its medium comes along, to be closed in order.
+/// A device that was opened.
+pub struct Opened {
+    /// Its medium, to be closed in order.
+    pub medium: Arc<Mapped>,
+    /// It.
+    pub device: Arc<Device>,
+    /// Its latencies, where its profile has them.
+    pub latency: Option<Latency>,
+}
+
+/// Opens a device.
 pub fn open_device(
     config: &config::Device,
     options: Options,
     clock: &Arc<dyn Clock>,
-) -> Result<(Arc<Mapped>, Arc<Device>), Failure> {
+) -> Result<Opened, Failure> {
     let medium = Arc::new(open_medium(config)?);
     let params = match &config.model {
         Some(spec) => {
@@ -26,8 +36,8 @@ pub fn open_device(
         }
         None => None,
     };
-    let cost = match options.unpriced {
-        true => CostTable::unpriced(),
+    let (cost, latency) = match options.unpriced {
+        true => (CostTable::unpriced(), None),
         false => prices(config, &medium, params.as_ref(), &**clock)?,
     };
     let media: Arc<dyn Media> = match params {
@@ -45,14 +55,15 @@ pub fn open_device(
         std_ops_per_s = cost.standard_ops_per_s(),
         "device open"
     );
-    Ok((
+    Ok(Opened {
         medium,
-        Arc::new(Device {
+        device: Arc::new(Device {
             name: config.name.clone(),
             media,
             cost,
         }),
-    ))
+        latency,
+    })
 }
 
 fn prices(
@@ -60,7 +71,7 @@ fn prices(
     medium: &Mapped,
     params: Option<&Params>,
     clock: &dyn Clock,
-) -> Result<CostTable, Failure> {
+) -> Result<(CostTable, Option<Latency>), Failure> {
     let identity = Identity::of(medium, params);
     let loaded = match Profile::load(&config.profile) {
         Ok(profile) => accept(profile, &identity, config),
@@ -81,7 +92,8 @@ fn prices(
              latency of others; `nyx profile` on a quiet machine makes one that has them"
         );
     }
-    Ok(CostTable::of_profile(&profile))
+    let latency = profile.latency().cloned();
+    Ok((CostTable::of_profile(&profile), latency))
 }
 
 fn in_device(config: &config::Device, error: &MediaError) -> String {

@@ -1,23 +1,32 @@
 //! From a checked configuration to a running server: media opened, profiles loaded or made, tenants
 //! and doors handed over.
 //!
+//! What is promised is judged first ([`admission`]), at the start by the profiles alone, later by
+//! what tenants did lately too.
+//!
 //! What it never does: check what the configuration has checked, or decide anything on the data
 //! path.
 
+pub mod admission;
 mod devices;
 pub mod plans;
+mod recent;
 mod tenants;
 
-pub use devices::open_device;
+pub use devices::{Opened, open_device};
+pub use recent::Did;
 
 use crate::config::{self, Config};
 use crate::{Exit, Failure};
+use admission::Priced;
 use nyx_base::Clock;
 use nyx_engine::{Engine, EngineConfig, Users};
 use nyx_gate::{CostTable, Device};
+use nyx_media::profile::Latency;
 use nyx_media::{Mapped, TscClock};
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
+use recent::Recent;
 use std::sync::Arc;
 
 /// What a command, and not a configuration, says about a server.
@@ -35,14 +44,17 @@ pub struct Serving {
     engine: Arc<Engine>,
     running: Running,
     media: Vec<Arc<Mapped>>,
+    /// Of each device, where it is known.
+    latencies: Vec<Option<Latency>>,
+    recent: Recent,
     logins: Vec<(Vec<usize>, Arc<Users>)>,
 }
 
 impl Serving {
     /// Opens everything and starts.
     ///
-    /// Errors: exit 73 or 74 where a data file cannot be made or used, 71 where the system refuses,
-    /// 69 where an address is in use.
+    /// Errors: exit 64 where what is promised cannot be kept, 73 or 74 where a data file cannot be
+    /// made or used, 71 where the system refuses, 69 where an address is in use.
     pub fn start(config: &Config, options: Options) -> Result<Serving, Failure> {
         let unavailable = |error: ServerError| Failure::new(Exit::Unavailable, error.to_string());
         // Before anything that takes long, such as a first profile.
@@ -51,13 +63,23 @@ impl Serving {
         let bound = nyx_server::bind(server_config(config, doors, options)).map_err(unavailable)?;
         make_data_dir(config, options)?;
         let clock: Arc<dyn Clock> = Arc::new(TscClock::start());
-        let opened: Result<Vec<_>, Failure> = config
-            .devices
-            .iter()
-            .map(|device| open_device(device, options, &clock))
-            .collect();
-        let (media, devices): (Vec<Arc<Mapped>>, Vec<Arc<Device>>) = opened?.into_iter().unzip();
+        let open = |device| open_device(device, options, &clock);
+        let opened: Result<Vec<Opened>, Failure> = config.devices.iter().map(open).collect();
+        let (mut media, mut devices, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
+        for one in opened? {
+            media.push(one.medium);
+            devices.push(one.device);
+            latencies.push(one.latency);
+        }
         let plans = plans_of(config, &devices)?;
+        if !options.unpriced {
+            let findings = admission::findings(config, &plans, &priced(&devices, &latencies), None);
+            warn(admission::admit(
+                &findings,
+                &[],
+                config.policy.oversubscribe,
+            )?);
+        }
         let engine = Engine::new(EngineConfig {
             tenants: config.tenants.iter().map(tenants::tenant).collect(),
             policy: Plan::build(&plans, config.tenants.len()),
@@ -73,9 +95,11 @@ impl Serving {
             .map_err(unavailable)?;
         Ok(Serving {
             config: config.clone(),
+            recent: Recent::new(&engine),
             engine,
             running,
             media,
+            latencies,
             logins,
         })
     }
@@ -90,11 +114,17 @@ impl Serving {
         self.running.is_stopping()
     }
 
+    /// Looks at what tenants do, to be called every now and then: a reload is judged by it.
+    pub fn look(&mut self) {
+        self.recent.look(&self.engine);
+    }
+
     /// Takes over what of a configuration that was loaded again can change under open connections:
     /// logins (who is logged in stays so), policy, groups, and the terms of tenants. Tells what was
     /// changed, and what waits for a restart.
     ///
-    /// Errors: where the plan cannot be kept; then everything stays as it is.
+    /// Errors: where the plan cannot be kept, or promises that it makes anew, beside what the
+    /// tenants did lately; then everything stays as it is.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, Failure> {
         let waits = tenants::restart_needed(&self.config, config);
         if !waits.is_empty() {
@@ -104,6 +134,7 @@ impl Serving {
             });
         }
         let plans = plans_of(config, self.engine.devices())?;
+        warn(self.admit(config, &plans)?);
         for (door, (_, users)) in tenants::logins(config).into_iter().zip(&self.logins) {
             users.replace(tenants::users_of(config, &door.0));
         }
@@ -115,6 +146,19 @@ impl Serving {
         }
         self.config = config.clone();
         Ok(Reloaded { policy, waits })
+    }
+
+    /// Whether what a configuration promises can be kept, and what there is to warn of.
+    fn admit(&self, config: &Config, plans: &[Plan]) -> Result<Vec<String>, Failure> {
+        let devices = self.engine.devices();
+        let priced = priced(devices, &self.latencies);
+        let did = self.recent.did(&self.engine);
+        let judge = |config, plans: &[Plan]| {
+            admission::findings(config, plans, &priced, Some(did.as_slice()))
+        };
+        let standing = judge(&self.config, &plans_of(&self.config, devices)?);
+        let findings = judge(config, plans);
+        admission::admit(&findings, &standing, config.policy.oversubscribe)
     }
 
     /// Stops, and marks every data file as closed in order.
@@ -136,6 +180,21 @@ pub struct Reloaded {
     pub policy: bool,
     /// What differs and waits for a restart; nothing was changed then.
     pub waits: Vec<String>,
+}
+
+fn warn(warnings: Vec<String>) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn priced<'a>(devices: &'a [Arc<Device>], latencies: &'a [Option<Latency>]) -> Vec<Priced<'a>> {
+    let each = devices.iter().zip(latencies);
+    let priced = |(device, latency): (&'a Arc<Device>, &'a Option<Latency>)| Priced {
+        cost: &device.cost,
+        latency: latency.as_ref(),
+    };
+    each.map(priced).collect()
 }
 
 fn plans_of(config: &Config, devices: &[Arc<Device>]) -> Result<Vec<Plan>, Failure> {

@@ -26,18 +26,21 @@ const CALADAN_SAMPLES: u64 = 500;
 /// A plan for each device, in their order; what is wrong where one cannot be kept. `prices` are the
 /// devices'.
 pub fn plans(config: &Config, prices: &[&CostTable]) -> Result<Vec<Plan>, PlanError> {
-    let device = |(at, device): (usize, &config::Device)| {
-        let planner = Planner {
-            config,
-            device: at,
-            prices: prices[at],
-        };
-        let plan = planner.plan(config.policy.kind, None);
-        let within = format!("device {:?}", device.name);
-        plan.check(&within, config.policy.oversubscribe)?;
-        Ok(plan)
+    let each = prices.iter().enumerate();
+    each.map(|(at, prices)| plan(config, at, prices)).collect()
+}
+
+/// The plan of the device at a place.
+pub fn plan(config: &Config, device: usize, prices: &CostTable) -> Result<Plan, PlanError> {
+    let planner = Planner {
+        config,
+        device,
+        prices,
     };
-    config.devices.iter().enumerate().map(device).collect()
+    let plan = planner.plan(config.policy.kind, None);
+    let within = format!("device {:?}", config.devices[device].name);
+    plan.check(&within, config.policy.oversubscribe)?;
+    Ok(plan)
 }
 
 struct Planner<'a> {
