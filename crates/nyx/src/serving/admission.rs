@@ -196,3 +196,125 @@ pub fn admit(
     refused.push("policy.oversubscribe = true makes such promises all the same".into());
     Err(Failure::usage(refused.join("\n")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_base::{DevicePs, Latencies, LatencyCounter, Nanos};
+    use nyx_policy::admission::{Promise, Verdict};
+    use nyx_policy::sharing::qos::Target;
+
+    fn finding(member: &str, most_ns: u64, is_refusal: bool) -> Finding {
+        Finding {
+            member: member.into(),
+            promise: Promise::Target(Target::Mean(Nanos(most_ns))),
+            verdict: match is_refusal {
+                true => Verdict::TooTight {
+                    idle_ns: 1_000.0,
+                    cpu_ns: 500.0,
+                    asks: "reads of 1024 B".into(),
+                },
+                false => Verdict::Sound,
+            },
+        }
+    }
+
+    #[test]
+    fn a_new_refusal_refuses_and_one_that_stands_warns() {
+        let findings = [finding("a", 100, true), finding("b", 200, false)];
+        let failure = admit(&findings, &[], false).expect_err("refused");
+        assert_eq!(failure.code, crate::Exit::Usage);
+        let lines: Vec<&str> = failure.message.lines().collect();
+        assert_eq!(lines.len(), 2, "a's and the way out: {lines:?}");
+        assert!(lines[0].starts_with("\"a\": target mean 0.10 us is too tight"));
+        let warnings = admit(&findings, &[], true).expect("asked for");
+        assert_eq!(warnings, lines[..1]);
+        let warnings = admit(&findings, &[finding("a", 100, true)], false);
+        assert_eq!(warnings.expect("it stands").len(), 1);
+        for standing in [finding("a", 100, false), finding("a", 90, true)] {
+            let refused = admit(&findings, &[standing], false);
+            refused.expect_err("it was sound, or another promise");
+        }
+    }
+
+    fn did(usage: Usage, took: &[u64], n: u32) -> Did {
+        let (counter, mut latencies) = (LatencyCounter::default(), Latencies::default());
+        took.iter().for_each(|ns| counter.add(Nanos(*ns), n));
+        counter.add_to(&mut latencies);
+        Did {
+            within_s: 2.0,
+            usage,
+            latencies,
+        }
+    }
+
+    fn cost() -> CostTable {
+        let rates = |rate: f64| std::array::from_fn(|_| rate);
+        CostTable::from_max_iops(&rates(1e6), &rates(1e5))
+    }
+
+    /// Within two seconds 30 % of the device by reading and 10 % by writing.
+    const BUSY: Usage = Usage {
+        read_used: DevicePs(600_000_000_000),
+        write_used: DevicePs(200_000_000_000),
+        reads: 600_000,
+        writes: 20_000,
+        read_bytes: 600_000 * 256,
+        written_bytes: 20_000 * 4096,
+        holds: 0,
+    };
+
+    #[test]
+    fn what_a_tenant_did_is_what_it_asks_for_and_uses() {
+        let cost = cost();
+        let priced = Priced {
+            cost: &cost,
+            latency: None,
+        };
+        let known = priced.known(&did(BUSY, &[], 0));
+        let used = known.used.expect("it runs");
+        assert!((used.reads.share - 0.3).abs() < 1e-9, "{used:?}");
+        assert!((used.writes.share - 0.1).abs() < 1e-9, "{used:?}");
+        let asks: Vec<&str> = known.asks.iter().map(|ask| ask.what.as_str()).collect();
+        assert_eq!(asks, ["reads of 256 B", "writes of 4096 B"]);
+        assert!((known.asks[0].part - 30.0 / 31.0).abs() < 1e-9);
+        assert_eq!(known.asks[1].price, DevicePs(10_000_000));
+        let idle = priced.known(&did(Usage::default(), &[], 0));
+        assert_eq!(idle.asks[0].what, "reads of 1024 B (assumed)");
+    }
+
+    #[test]
+    fn the_cpus_part_is_what_the_device_does_not_explain_where_it_is_least() {
+        let ask = Ask {
+            part: 1.0,
+            what: String::new(),
+            price: DevicePs(1),
+            access: Some(Access::Write { idle_ns: 1_000.0 }),
+        };
+        let known = Known {
+            asks: vec![ask],
+            used: Some(Load::default()),
+        };
+        let device = Device {
+            basis: Some(Basis {
+                standard_growth_ns: 100.0,
+                measured_share: MEASURED_SHARE,
+            }),
+            cpu_ns: CPU_NS,
+            tenants: vec![known; 2],
+            typical: Vec::new(),
+        };
+        let at = |ns| did(BUSY, &[ns], 2_000);
+        let told = |did: &[Did]| cpu_ns(&device, &[0, 1], did);
+        assert_eq!(told(&[at(4_000), at(3_000)]), Some(2_000.0));
+        let held = Usage { holds: 1, ..BUSY };
+        let held = did(held, &[2_000], 2_000);
+        assert_eq!(
+            told(&[at(4_000), held]),
+            Some(3_000.0),
+            "who was held waited"
+        );
+        assert_eq!(told(&[at(900), at(4_000)]), Some(0.0));
+        assert_eq!(told(&[did(BUSY, &[4_000], 9), did(BUSY, &[], 0)]), None);
+    }
+}
