@@ -80,6 +80,8 @@ data_dir = "{data}"
 workers = 1
 [policy]
 kind = "qos"
+# A target that must be missed.
+oversubscribe = true
 [[device]]
 name = "main"
 kind = "anon"

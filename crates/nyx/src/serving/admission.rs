@@ -23,6 +23,8 @@ const ACCESSES_LEAST: u64 = 100;
 const LATENCIES_LEAST: u64 = 1_000;
 /// What is asked for where nobody knows: reads of so many bytes, standard operations.
 const TYPICAL_BYTES: usize = 1024;
+/// The largest access that profiles look at.
+const PROFILED_BYTES: usize = nyx_media::profile::STEP_BYTES * nyx_media::profile::STEPS;
 
 /// What a device's profile says.
 #[derive(Clone, Copy, Debug)]
@@ -109,8 +111,11 @@ impl Priced<'_> {
             Op::Read => "reads",
             Op::Write => "writes",
         };
+        let price = |bytes| self.cost.price(op, bytes).as_secs_f64() * 1e9;
         let access = |latency: &Latency| {
-            let idle_ns = latency.idle_ns(op, bytes);
+            // Profiles end at 4 KiB; the rest takes its device time at least.
+            let rest_ns = price(bytes) - price(bytes.min(PROFILED_BYTES));
+            let idle_ns = latency.idle_ns(op, bytes) + rest_ns;
             match op {
                 Op::Read => {
                     let line_ns = latency.idle_ns(Op::Read, VICTIM_BYTES);
