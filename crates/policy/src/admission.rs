@@ -23,7 +23,7 @@
 //! *cannot tell*, which is no refusal: the policy will find out.
 //!
 //! Only promises that a policy looks at, or that follow from weights, are judged: targets under
-//! `qos`, Caladan-like, `share` and `partition`, and under the latter two also slowdown limits. That
+//! `qos`, Caladan-like, `share` and `partition`, and under the latter two slowdown limits too. That
 //! guarantees do not sum to more than there is, and that space suffices, is checked elsewhere
 //! ([`Plan::check`], the configuration).
 //!
@@ -444,7 +444,7 @@ impl Beside<'_> {
         let (least, largest) = match (quantile, p99) {
             (None, _) => (mean, Some(mean)),
             (Some(quantile), Some(p99)) if quantile > 0.99 => (p99, None),
-            (Some(quantile), Some(p99)) if quantile == 0.99 => (p99, Some(p99)),
+            (Some(0.99), Some(p99)) => (p99, Some(p99)),
             // The mean of skewed latencies lies above the median, and below the tail only.
             (Some(quantile), p99) if quantile < 0.95 => {
                 let idle = Predicted {
@@ -560,8 +560,8 @@ impl fmt::Display for Finding {
                 let (predicted, cpu, others) = (us(predicted_ns), us(cpu_ns), listed(others));
                 write!(
                     f,
-                    "would be missed: a {what} of {predicted:.2} us is predicted ({cpu:.2} us of it \
-                     CPU) beside what cannot be taken from the others ({others})"
+                    "would be missed: a {what} of {predicted:.2} us is predicted ({cpu:.2} us of \
+                     it CPU) beside what cannot be taken from the others ({others})"
                 )?;
                 match *own >= 1e-3 {
                     true => write!(f, " and {:.1} % of the device of its own", percent(own)),

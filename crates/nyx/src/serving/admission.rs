@@ -36,7 +36,7 @@ pub struct Priced<'a> {
 }
 
 impl Priced<'_> {
-    /// Everything about a device by its place that promises are judged by; `did` is what the tenants
+    /// Everything that promises on the device at a place are judged by; `did` is what the tenants
     /// of a running server did lately.
     pub fn device(&self, config: &Config, at: usize, did: Option<&[Did]>) -> Device {
         let known = |tenant: usize| match did {

@@ -266,8 +266,8 @@ fn shares_bound_a_slowdown_and_a_latency() {
     let told = refusal(&share([limited, terms(None, 0.0)]), &device(2));
     assert_eq!(
         told,
-        "\"a\": slowdown limit of 1.5 is less than its entitlement gives: with 50.0 % of the device \
-         it may get 2.00 times slower"
+        "\"a\": slowdown limit of 1.5 is less than its entitlement gives: with 50.0 % of the \
+         device it may get 2.00 times slower"
     );
     limited.weight = 2.0;
     assert_sound(&share([limited, terms(None, 0.0)]), &device(2));
