@@ -1,7 +1,7 @@
 //! Admission held against what then happens: a latency-critical tenant beside a best-effort one
 //! that takes all it gets and is guaranteed a minimum, under qos, at the level of the Nyx library,
-//! on the event model. A target that admission calls sound is met, one that it refuses is missed whatever
-//! the policy does. All numbers are simulated.
+//! on the event model. A target that admission calls sound is met, one that it refuses is missed
+//! whatever the policy does. All numbers are simulated.
 //!
 //! What these tests do not show: a CPU. Latencies are the device's, and so is what is predicted.
 
