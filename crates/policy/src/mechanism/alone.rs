@@ -95,7 +95,7 @@ impl Default for Params {
             backstop: Nanos::from_secs(30),
             change: 0.1,
             paused_most: 0.005,
-            error: 0.005,
+            error: 0.003,
             window: Nanos::from_millis(100),
             window_most: Nanos::from_secs(1),
             samples: 1000,
