@@ -38,8 +38,8 @@ fn every_scenario_is_sound_and_says_what_it_is_about() {
     }
 }
 
-/// Figure 10a of NyxCache, at one of its weights: with device time each has its part of what it does
-/// alone; with bytes the writer has more than its part of the device.
+/// Figure 10a of NyxCache, at one of its weights: with device time each has its part of what it
+/// does alone; with bytes the writer has more than its part of the device.
 #[test]
 fn weights_are_kept_in_device_time_and_not_in_bytes() {
     let mut devices = Devices::default();

@@ -8,10 +8,11 @@ use crate::sim::{draw, report};
 use crate::{Exit, Failure};
 use std::path::{Path, PathBuf};
 
-/// Run a scenario file in virtual time: devices, tenants and policy of a configuration, and clients.
+/// Run a scenario file in virtual time: a configuration, and clients of its tenants.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "A scenario is a configuration (`nyx knobs`) whose device has a model, with clients besides:
+    after_help = "A scenario is a configuration (`nyx knobs`) whose device has a model, and
+says besides who asks for what:
 
   [run]
   about = \"does the reader keep its share?\"

@@ -335,8 +335,8 @@ impl Assembler {
         }
     }
 
-    /// Limits that promise more than there is are no error: their sum may exceed a device on purpose,
-    /// because a limit is a ceiling and not a reservation.
+    /// Limits that promise more than there is are no error: their sum may exceed a device on
+    /// purpose, because a limit is a ceiling and not a reservation.
     fn odd_limits(&mut self, tenants: &[Tenant], devices: &[Device]) {
         for (home, device) in devices.iter().enumerate() {
             let shares = tenants
