@@ -151,7 +151,7 @@ const LEASE: Nanos = Nanos::from_micros(20);
 /// limit: this is a few accesses. Where it would be waited for longer than for a lease, a lease.
 const HOLD: DevicePs = DevicePs(1_000_000);
 
-const WHOLE: Rate = Rate(1_000_000_000_000);
+const WHOLE: Rate = Rate(DevicePs::SECOND.0);
 const CATCH_UP: Rate = Rate(3_000_000_000);
 const BURST: DevicePs = DevicePs(400_000_000);
 

@@ -32,6 +32,18 @@ const SEGMENT_BYTES: u32 = 1 << 20;
 const ITEM_OVERHEAD_BYTES: u64 = 96;
 
 impl Load {
+    /// Gets and replaces of keys that are all there.
+    pub fn uniform(keys: u64, value_bytes: usize, gets: f64, batch: usize) -> Load {
+        Load {
+            tenant: TenantId(0),
+            keys,
+            asked: keys,
+            value_bytes,
+            gets,
+            batch,
+        }
+    }
+
     /// A tenant with room for twice what this keeps, and for the segments that so many workers keep
     /// open.
     pub fn tenant(&self, name: &str, workers: u16) -> TenantConfig {

@@ -12,7 +12,7 @@
 use crate::client::Load;
 use crate::modelled::Modelled;
 use crate::scenario::{Outcome, Part, PartOutcome, Scenario};
-use nyx_base::{Nanos, TenantId};
+use nyx_base::Nanos;
 use nyx_policy::baselines::{CaladanLike, caladan};
 use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::qos::{Class, Member, Mode, Params, Qos, Target};
@@ -56,14 +56,7 @@ pub enum Demand {
 fn load(value_bytes: usize, gets: f64, batch: usize) -> Load {
     // Working sets of 10 GB, as the paper's.
     let keys = (10 << 30) / value_bytes as u64;
-    Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch,
-    }
+    Load::uniform(keys, value_bytes, gets, batch)
 }
 
 /// A best-effort tenant of eight threads that moves about `bytes_per_s` where nobody stops it;

@@ -5,7 +5,7 @@
 //!
 //! What these tests do not show: a CPU. Latencies are the device's, and so is what is predicted.
 
-use nyx_base::{Nanos, TenantId};
+use nyx_base::Nanos;
 use nyx_gate::CostTable;
 use nyx_media::Op;
 use nyx_media::model::Params;
@@ -115,14 +115,7 @@ impl Rig {
     fn run(&self, plan: Plan, other: Guaranteed) -> Vec<WindowOutcome> {
         let load = |op, value_bytes: usize, batch| {
             let keys = (10 << 30) / value_bytes as u64;
-            Load {
-                tenant: TenantId(0),
-                keys,
-                asked: keys,
-                value_bytes,
-                gets: f64::from(op == Op::Read),
-                batch,
-            }
+            Load::uniform(keys, value_bytes, f64::from(op == Op::Read), batch)
         };
         let critical = Part {
             rate: Some(RATE),

@@ -14,13 +14,14 @@ use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::sharing::share::{Settings, Share};
 use nyx_policy::sharing::slowdown::{self, Slowdown, Terms};
+use nyx_sim::client::Load;
 use nyx_sim::scenario::{Behaviour, Outcome, Part, Plight, Scenario};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WINDOW: Nanos = Nanos::from_millis(20);
 
 fn part(name: &str, value_bytes: usize, gets: f64, clients: u16, batch: usize) -> Part {
-    let load = rig::load(1_000, value_bytes, gets, batch);
+    let load = Load::uniform(1_000, value_bytes, gets, batch);
     Part::closed(name, load, clients, Nanos(300))
 }
 
@@ -175,7 +176,7 @@ fn bursts(on: Nanos, off: Nanos) -> Behaviour {
 /// harm.
 fn windows_over_target(behaviour: Behaviour, policy: Box<dyn Policy>) -> (f64, f64) {
     let open = |name: &str, value_bytes: usize, gets: f64, rate: f64| {
-        let load = rig::load(2_000, value_bytes, gets, 1);
+        let load = Load::uniform(2_000, value_bytes, gets, 1);
         Part {
             rate: Some(rate),
             ..Part::closed(name, load, 8, Nanos(100))

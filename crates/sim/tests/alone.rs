@@ -10,6 +10,7 @@ use nyx_base::{Instant, Nanos};
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::mechanism::alone::{Alone, Clients, Params, Refresh};
 use nyx_policy::{Policy, Seen, Want};
+use nyx_sim::client::Load;
 use nyx_sim::scenario::{Outcome, Part};
 
 const WINDOW: Nanos = Nanos::from_millis(100);
@@ -44,7 +45,7 @@ impl Policy for Measure {
 
 fn run(tenants: usize, policy: Box<dyn Policy>) -> Outcome {
     let part = |at: usize| {
-        let load = rig::load(500, 4096, 1.0, 4);
+        let load = Load::uniform(500, 4096, 1.0, 4);
         Part::closed(&format!("t{at}"), load, 1, Nanos(300))
     };
     let parts = (0..tenants).map(part).collect();

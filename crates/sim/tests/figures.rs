@@ -2,7 +2,7 @@
 //! the event model at full scale - with their anchors. What is asserted here for some seeds, the
 //! example `figures` shows for many. All numbers are simulated.
 
-use nyx_base::{Nanos, TenantId};
+use nyx_base::Nanos;
 use nyx_media::model::event::{Access, Thread, run as free};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
@@ -121,14 +121,7 @@ const LENGTH: Nanos = Nanos::from_millis(20);
 
 fn load(value_bytes: usize, gets: f64, batch: usize) -> Load {
     let keys = (10 << 30) / value_bytes as u64;
-    Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch,
-    }
+    Load::uniform(keys, value_bytes, gets, batch)
 }
 
 fn scenario(parts: Vec<Part>, policy: Box<dyn Policy>, length: Nanos, seed: u64) -> Scenario {

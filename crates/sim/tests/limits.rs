@@ -17,7 +17,7 @@ const WINDOW: Nanos = Nanos::from_millis(100);
 
 /// A tenant with enough requests outstanding to reach its limit beside [`light`].
 fn greedy(name: &str, value_bytes: usize, gets: f64) -> Part {
-    let load = rig::load(2_000, value_bytes, gets, 32);
+    let load = Load::uniform(2_000, value_bytes, gets, 32);
     Part::closed(name, load, 4, Nanos(300))
 }
 

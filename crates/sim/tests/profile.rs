@@ -15,6 +15,7 @@ use nyx_policy::sharing::limit::Leased;
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::sharing::share::{Settings, Share};
 use nyx_policy::sharing::slowdown::{self, Slowdown, Terms};
+use nyx_sim::client::Load;
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, Scenario};
 
@@ -35,7 +36,7 @@ fn wrong(device: Modelled, [read, write]: [f64; 2]) -> Modelled {
 }
 
 fn part(name: &str, value_bytes: usize, gets: f64, clients: u16, batch: usize) -> Part {
-    let load = rig::load(1_000, value_bytes, gets, batch);
+    let load = Load::uniform(1_000, value_bytes, gets, batch);
     Part::closed(name, load, clients, Nanos(300))
 }
 
@@ -84,7 +85,7 @@ fn a_target_is_kept_whatever_the_profile_says() {
     const TARGET: Nanos = Nanos(2_000);
     let device = Modelled::named("optane-2dimm").expect("a preset");
     let open = |name: &str, value_bytes: usize, gets: f64, rate: f64| {
-        let load = rig::load(2_000, value_bytes, gets, 1);
+        let load = Load::uniform(2_000, value_bytes, gets, 1);
         Part {
             rate: Some(rate),
             ..Part::closed(name, load, 8, Nanos(100))

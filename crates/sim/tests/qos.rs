@@ -13,6 +13,7 @@ use nyx_policy::baselines::Unlimited;
 use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::sharing::qos::{self, Class, Member, Qos, Target};
 use nyx_policy::{Act, Policy};
+use nyx_sim::client::Load;
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, PartOutcome, Scenario};
 
@@ -28,7 +29,7 @@ const READER: usize = 1;
 const WRITER: usize = 2;
 
 fn part(name: &str, value_bytes: usize, gets: f64, rate: f64) -> Part {
-    let load = rig::load(2_000, value_bytes, gets, 1);
+    let load = Load::uniform(2_000, value_bytes, gets, 1);
     Part {
         rate: Some(rate),
         ..Part::closed(name, load, 8, Nanos(100))

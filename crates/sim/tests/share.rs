@@ -13,6 +13,7 @@ use nyx_policy::baselines::{ByteRate, OpRate, StaticPartition, Unlimited};
 use nyx_policy::mechanism::alone;
 use nyx_policy::sharing::limit::Epoch;
 use nyx_policy::sharing::share::{Donation, Settings, Share, Steps};
+use nyx_sim::client::Load;
 use nyx_sim::scenario::{Outcome, Part, WindowOutcome};
 
 const LENGTH: Nanos = Nanos::from_millis(700);
@@ -21,7 +22,7 @@ const WINDOW: Nanos = Nanos::from_millis(20);
 const SETTLING: usize = 10;
 
 fn part(name: &str, value_bytes: usize, gets: f64, clients: u16, batch: usize) -> Part {
-    let load = rig::load(1_000, value_bytes, gets, batch);
+    let load = Load::uniform(1_000, value_bytes, gets, batch);
     Part::closed(name, load, clients, Nanos(300))
 }
 

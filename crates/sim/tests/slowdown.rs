@@ -15,6 +15,7 @@ use nyx_base::Nanos;
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::slowdown::{self, Slowdown, Terms};
+use nyx_sim::client::Load;
 use nyx_sim::scenario::{Outcome, Part};
 
 const WINDOW: Nanos = Nanos::from_millis(100);
@@ -27,7 +28,7 @@ const TAIL: usize = 10;
 const THREADS: [u16; 4] = [2, 4, 8, 12];
 
 fn part(name: &str, gets: f64, value_bytes: usize, clients: u16) -> Part {
-    let load = rig::load(1_000, value_bytes, gets, 1);
+    let load = Load::uniform(1_000, value_bytes, gets, 1);
     Part::closed(name, load, clients, Nanos(300))
 }
 

@@ -144,6 +144,103 @@ const KINDS: &[&str] = &[
     "memguard",
 ];
 
+// On which terms a tenant or a group takes part: the same knobs for both.
+
+const fn weight(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "weight",
+        kind: Kind::Number {
+            min: 0.001,
+            max: 1000.0,
+        },
+        fallback: Fallback::Is("1"),
+        paper: "3.4",
+        doc: "Its weight against its siblings': of the device's time under share and \
+              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
+    }
+}
+
+const fn min(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "min",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What no policy takes from it, as limit; refused where the sum on a device or in \
+              a group is more than there is.",
+    }
+}
+
+const fn limit(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "limit",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What it may use of its device: \"250000 std-ops/s\" (1 KiB random reads of this \
+              device), \"42%\" of the device's time, or none. Under limit, qos, slowdown and \
+              share; bytes and ops take it as a rate of theirs.",
+    }
+}
+
+const fn burst(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "burst",
+        kind: Kind::Time {
+            min_ns: 0,
+            max_ns: 60_000_000_000,
+        },
+        fallback: Fallback::Is("0s"),
+        paper: "",
+        doc: "For how long it may save up what it did not use of its limit, to use it at once; \
+              with 0s it never exceeds the limit by more than 1 % of the device in 100 ms.",
+    }
+}
+
+const fn slowdown_limit(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "slowdown_limit",
+        kind: Kind::Number {
+            min: 1.0,
+            max: 1000.0,
+        },
+        fallback: Fallback::Unset("none"),
+        paper: "3.4",
+        doc: "Under the policy slowdown: how many times slower than alone it may get at most; \
+              it is then left out of the equalisation and the others are throttled for it.",
+    }
+}
+
+const fn target(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "target",
+        kind: Kind::Target,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "Under the policy qos, what its requests are promised, from when the server has \
+              read them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" \
+              (device accesses a second), or none for best effort.",
+    }
+}
+
+const fn clients(section: Section) -> Knob {
+    Knob {
+        section,
+        name: "clients",
+        kind: Kind::Choice(&["open", "closed"]),
+        fallback: Fallback::Is("open"),
+        paper: "3.3",
+        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
+              clients that wait for each answer.",
+    }
+}
+
 /// Every knob there is.
 pub static KNOBS: &[Knob] = &[
     Knob {
@@ -469,79 +566,13 @@ pub static KNOBS: &[Knob] = &[
         doc: "How what the group may use is divided among its tenants and groups, as \
               policy.kind divides the device among those in no group.",
     },
-    Knob {
-        section: Section::Group,
-        name: "weight",
-        kind: Kind::Number {
-            min: 0.001,
-            max: 1000.0,
-        },
-        fallback: Fallback::Is("1"),
-        paper: "3.4",
-        doc: "Its weight against its siblings': of the device's time under share and \
-              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "min",
-        kind: Kind::Limit,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "What no policy takes from it, as limit; refused where the sum on a device or in \
-              a group is more than there is.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "limit",
-        kind: Kind::Limit,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "What it may use of its device under any policy but none: \"250000 std-ops/s\" (1 \
-              KiB random reads of this device), \"42%\" of the device's time, or none.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "burst",
-        kind: Kind::Time {
-            min_ns: 0,
-            max_ns: 60_000_000_000,
-        },
-        fallback: Fallback::Is("0s"),
-        paper: "",
-        doc: "For how long it may save up what it did not use of its limit, to use it at once; \
-              with 0s it never exceeds the limit by more than 1 % of the device in 100 ms.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "slowdown_limit",
-        kind: Kind::Number {
-            min: 1.0,
-            max: 1000.0,
-        },
-        fallback: Fallback::Unset("none"),
-        paper: "3.4",
-        doc: "Under the policy slowdown: how many times slower than alone it may get at most; \
-              it is then left out of the equalisation and the others are throttled for it.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "target",
-        kind: Kind::Target,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "Under the policy qos, what its requests are promised, from when the server has \
-              read them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" \
-              (device accesses a second), or none for best effort.",
-    },
-    Knob {
-        section: Section::Group,
-        name: "clients",
-        kind: Kind::Choice(&["open", "closed"]),
-        fallback: Fallback::Is("open"),
-        paper: "3.3",
-        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
-              clients that wait for each answer.",
-    },
+    weight(Section::Group),
+    min(Section::Group),
+    limit(Section::Group),
+    burst(Section::Group),
+    slowdown_limit(Section::Group),
+    target(Section::Group),
+    clients(Section::Group),
     Knob {
         section: Section::Tenant,
         name: "name",
@@ -643,79 +674,13 @@ pub static KNOBS: &[Knob] = &[
         paper: "6",
         doc: "The group that it is in.",
     },
-    Knob {
-        section: Section::Tenant,
-        name: "weight",
-        kind: Kind::Number {
-            min: 0.001,
-            max: 1000.0,
-        },
-        fallback: Fallback::Is("1"),
-        paper: "3.4",
-        doc: "Its weight against its siblings': of the device's time under share and \
-              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "min",
-        kind: Kind::Limit,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "What no policy takes from it, as limit; refused where the sum on a device or in \
-              a group is more than there is.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "limit",
-        kind: Kind::Limit,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "What it may use of its device under any policy but none: \"250000 std-ops/s\" (1 \
-              KiB random reads of this device), \"42%\" of the device's time, or none.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "burst",
-        kind: Kind::Time {
-            min_ns: 0,
-            max_ns: 60_000_000_000,
-        },
-        fallback: Fallback::Is("0s"),
-        paper: "",
-        doc: "For how long it may save up what it did not use of its limit, to use it at once; \
-              with 0s it never exceeds the limit by more than 1 % of the device in 100 ms.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "slowdown_limit",
-        kind: Kind::Number {
-            min: 1.0,
-            max: 1000.0,
-        },
-        fallback: Fallback::Unset("none"),
-        paper: "3.4",
-        doc: "Under the policy slowdown: how many times slower than alone it may get at most; \
-              it is then left out of the equalisation and the others are throttled for it.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "target",
-        kind: Kind::Target,
-        fallback: Fallback::Is("none"),
-        paper: "3.4",
-        doc: "Under the policy qos, what its requests are promised, from when the server has \
-              read them to when they are answered: \"p99 2ms\", \"mean 500us\", \"ops 20000\" \
-              (device accesses a second), or none for best effort.",
-    },
-    Knob {
-        section: Section::Tenant,
-        name: "clients",
-        kind: Kind::Choice(&["open", "closed"]),
-        fallback: Fallback::Is("open"),
-        paper: "3.3",
-        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
-              clients that wait for each answer.",
-    },
+    weight(Section::Tenant),
+    min(Section::Tenant),
+    limit(Section::Tenant),
+    burst(Section::Tenant),
+    slowdown_limit(Section::Tenant),
+    target(Section::Tenant),
+    clients(Section::Tenant),
     Knob {
         section: Section::Tenant,
         name: "action",

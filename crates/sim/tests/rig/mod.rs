@@ -2,9 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use nyx_base::{Nanos, TenantId};
+use nyx_base::Nanos;
 use nyx_policy::Policy;
-use nyx_sim::client::Load;
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, Scenario};
 use std::sync::OnceLock;
@@ -14,18 +13,6 @@ pub(crate) fn eighth() -> Modelled {
     static DEVICE: OnceLock<Modelled> = OnceLock::new();
     let named = || Modelled::named("optane-2dimm/8").expect("a preset");
     DEVICE.get_or_init(named).clone()
-}
-
-/// A load whose gets all hit.
-pub(crate) fn load(keys: u64, value_bytes: usize, gets: f64, batch: usize) -> Load {
-    Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch,
-    }
 }
 
 /// A run on [`eighth`].
