@@ -337,6 +337,37 @@ fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
     }
 }
 
+#[test]
+fn a_tenant_with_a_burst_uses_what_it_saved_up() {
+    let terms = Terms {
+        bounds: Bounds::below(Some(0.01)),
+        burst: Nanos::from_secs(1),
+        ..Terms::default()
+    };
+    let plan = |terms| {
+        Plan::flat(
+            Kind::Limit,
+            [("one".into(), terms), ("two".into(), Terms::default())],
+        )
+    };
+    let length = Nanos::from_millis(100);
+    let used_after_a_rest = |terms: Terms| {
+        let mut rig = rig(HoldAction::Delay);
+        rig.engine.set_policy(Plan::build(&[plan(terms)], 2));
+        rig.engine.control(rig.now().mono);
+        rig.wait_s(3);
+        greedy(&mut rig, length).as_secs_f64()
+    };
+    // A hundredth of a second of the device, saved up, and a tenth of that while it goes on.
+    let with = used_after_a_rest(terms);
+    assert!((0.0105..0.0115).contains(&with), "{with}");
+    let without = used_after_a_rest(Terms {
+        burst: Nanos::ZERO,
+        ..terms
+    });
+    assert!(without < 0.002, "{without}");
+}
+
 fn both_used(rig: &Rig) -> DevicePs {
     let used = rig
         .engine

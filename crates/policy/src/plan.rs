@@ -400,6 +400,8 @@ fn bounded(target: Target) -> Option<caladan::Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Delay, Seen, Want};
+    use nyx_base::Instant;
 
     fn member(name: &str, min: f64, max: Option<f64>) -> (String, Terms) {
         let min = min.max(Bounds::NONE.min);
@@ -507,6 +509,42 @@ mod tests {
             refusal,
             PlanError::Uncountable { kind: "bytes", .. }
         ));
+    }
+
+    /// Taken out of any of these policies, the bound would be passed.
+    #[test]
+    fn upper_bounds_hold_under_every_policy_that_moves_limits() {
+        let kinds = [
+            Kind::Limit,
+            Kind::Qos(qos::Params::default()),
+            Kind::Slowdown(slowdown::Params::default()),
+            Kind::Share(share::Settings::default()),
+        ];
+        for kind in kinds {
+            let plan = Plan::flat(kind, [member("a", 0.0, Some(0.3)), member("b", 0.0, None)]);
+            let mut policy = Plan::build(std::slice::from_ref(&plan), 2);
+            let mut seen = [Seen::default(), Seen::default()];
+            let mut now = Instant(0);
+            for _ in 0..2_000 {
+                let mut want = [Want::default(); 2];
+                policy.step(now, &seen, &mut want);
+                let paused = want[0].delay == Delay::Infinite;
+                let rate = want[0].rate.map_or(1.0, DevicePs::as_secs_f64);
+                assert!(
+                    paused || rate <= 0.3 + 1e-9,
+                    "{:?}: {:?}",
+                    plan.kind,
+                    want[0]
+                );
+                let period = policy.period();
+                for seen in &mut seen {
+                    seen.used = DevicePs(seen.used.0 + 300 * period.0);
+                    seen.ops += period.0 / 1_000;
+                    seen.bytes += period.0;
+                }
+                now += period;
+            }
+        }
     }
 
     #[test]
