@@ -355,6 +355,11 @@ impl Alone {
         }
     }
 
+    /// What was set.
+    pub fn params(&self) -> Params {
+        self.params
+    }
+
     /// Whether the tenant's latencies are needed.
     pub fn measures(&self, tenant: usize) -> bool {
         self.tenants[tenant].clients == Clients::Open
@@ -462,12 +467,17 @@ impl Alone {
 
     /// How everybody fared since this was last given; none until enough was seen of all.
     pub fn take(&mut self) -> Option<Vec<Fare>> {
-        let ready = self
-            .tenants
-            .iter()
-            .all(|tenant| tenant.is_ready(&self.params));
-        let all = 0..self.tenants.len();
-        (ready && !self.tenants.is_empty()).then(|| all.map(|i| self.fare(i)).collect())
+        let fares = self.take_of(|_| true)?;
+        Some(fares.into_iter().map(|(_, fare)| fare).collect())
+    }
+
+    /// How these tenants fared since this was last given, each with its place; none until enough
+    /// was seen of all of them.
+    pub fn take_of(&mut self, is_one: impl Fn(usize) -> bool) -> Option<Vec<(usize, Fare)>> {
+        let all = (0..self.tenants.len()).filter(|&i| is_one(i));
+        let all: Vec<usize> = all.collect();
+        let is_ready = all.iter().all(|&i| self.tenants[i].is_ready(&self.params));
+        (is_ready && !all.is_empty()).then(|| all.into_iter().map(|i| (i, self.fare(i))).collect())
     }
 
     /// How one tenant fared since this was last given; none until enough was seen of it.

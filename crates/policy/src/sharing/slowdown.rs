@@ -7,18 +7,23 @@
 //! listing's `getSlowDown` is current over alone; taken by the word that would throttle the one who
 //! suffers most, so slowdowns are alone over current here, as in the text.)
 //!
-//! A tenant with a hard limit takes no part in the equalisation: it is never throttled, and the
-//! others are, all of them, while its limit is exceeded.
+//! A tenant with a hard limit takes no part in the equalisation: it is never throttled. It is looked
+//! at as often as there is enough to see of it, whoever else is still being measured, and when it
+//! comes near its limit those who use the most are brought down to one common level, until what they
+//! use together is what the limit leaves ([`guard`]). Who uses little pays nothing.
 //!
 //! What it never does: throttle below [`throttle::SHARE_MIN`], judge a tenant that is idle, or
-//! throttle by an estimate that has not been measured yet.
+//! equalise by an estimate that has not been measured yet.
 //!
 //! *Invariants*: limits are shares of the device in `SHARE_MIN..=1` or none; at most
 //! [`DECISIONS_MOST`] decisions wait to be taken.
 
+pub mod guard;
+
 use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
 use crate::mechanism::throttle::{self, Bounds, Throttle};
 use crate::{Act, Decision, Policy, Seen, Standing, Want};
+use guard::{Guard, Turn};
 use nyx_base::{Instant, Nanos};
 
 /// How many decisions are kept until they are taken; older ones are dropped.
@@ -73,7 +78,8 @@ pub struct Params {
     pub step: f64,
     /// The largest part of the distance that is corrected at once.
     pub gain_most: f64,
-    /// Limits are not loosened where a slowdown is above this part of its hard limit.
+    /// Limits are not loosened where a slowdown is above this part of its hard limit; what is kept
+    /// of it is the middle between this and all.
     pub room: f64,
     /// How slowdowns are measured.
     pub alone: alone::Params,
@@ -89,7 +95,7 @@ impl Default for Params {
             fair_interval_threshold: 3,
             step: 0.02,
             gain_most: 0.5,
-            room: 0.95,
+            room: 0.85,
             alone: alone::Params::default(),
         }
     }
@@ -117,6 +123,8 @@ const DONE: f64 = 0.25;
 const TRIM: f64 = 0.02;
 /// A tenant that uses less than this part of its limit is not bound by it.
 const BINDS: f64 = 0.95;
+/// By how much more limits are loosened at once where hard limits leave room.
+const GIVEN_BACK_MOST: f64 = 1.1;
 /// How much faster limits are loosened at most than by one step, when nothing objects.
 const STEPS_MOST: u32 = 5;
 
@@ -163,7 +171,10 @@ pub struct Slowdown {
     alone: Alone,
     throttles: Vec<Throttle>,
     slowdowns: Vec<Option<f64>>,
+    /// For reasons.
+    names: Vec<String>,
     gains: Vec<Gain>,
+    guard: Guard,
     is_steering: bool,
     is_protecting: bool,
     fair_intervals: u32,
@@ -189,6 +200,8 @@ impl Slowdown {
             alone: Alone::new(params.alone, &clients),
             throttles: each.map(|terms| Throttle::within(terms.bounds)).collect(),
             slowdowns: vec![None; terms.len()],
+            guard: Guard::new(terms.iter().map(|terms| terms.slowdown_most).collect()),
+            names: (0..terms.len()).map(|at| format!("tenant {at}")).collect(),
             gains: vec![Gain::new(params.gain_most); terms.len()],
             terms,
             is_steering: false,
@@ -197,6 +210,13 @@ impl Slowdown {
             gave_up: false,
             decisions: Vec::new(),
         }
+    }
+
+    /// Names for reasons, in the order of the terms.
+    #[must_use]
+    pub fn named(mut self, names: Vec<String>) -> Slowdown {
+        self.names = names;
+        self
     }
 
     fn decide(&mut self, now: Instant, tenant: usize, act: Act, why: String) {
@@ -212,56 +232,40 @@ impl Slowdown {
     }
 
     /// Tells of slowdowns that became known, and loosens the limits of who is idle.
-    fn note(&mut self, now: Instant, fares: &[Fare]) {
-        for (i, fare) in fares.iter().enumerate() {
-            let was = std::mem::replace(&mut self.slowdowns[i], fare.slowdown);
-            if let (None, Some(slowdown)) = (was, fare.slowdown) {
-                let speed = self.alone.speed(i).unwrap_or(0.0);
-                let why = format!("alone it does {speed:.0} accesses/s, {slowdown:.2} times now");
-                self.decide(now, i, Act::Measured { slowdown }, why);
-            }
-            if let (true, Some(share)) = (fare.idle, self.throttles[i].share()) {
-                self.throttles[i] = self.throttles[i].relaxed(share, self.params.step);
-            }
+    fn note(&mut self, now: Instant, tenant: usize, fare: &Fare) {
+        let was = std::mem::replace(&mut self.slowdowns[tenant], fare.slowdown);
+        if let (None, Some(slowdown)) = (was, fare.slowdown) {
+            let speed = self.alone.speed(tenant).unwrap_or(0.0);
+            let why = format!("alone it does {speed:.0} accesses/s, {slowdown:.2} times now");
+            self.decide(now, tenant, Act::Measured { slowdown }, why);
+        }
+        if let (true, Some(share)) = (fare.idle, self.throttles[tenant].share()) {
+            self.throttles[tenant] = self.throttles[tenant].relaxed(share, self.params.step);
         }
     }
 
-    fn parties(&self, fares: &[Fare]) -> Vec<Party> {
-        let each = fares.iter().zip(&self.terms).enumerate();
-        each.filter(|(_, (_, terms))| terms.slowdown_most.is_none())
-            .filter_map(|(tenant, (fare, terms))| {
-                Some(Party {
-                    tenant,
-                    used: fare.share,
-                    slowdown: fare.slowdown? / terms.weight,
-                })
+    fn parties(&self, fares: &[(usize, Fare)]) -> Vec<Party> {
+        let party = |(tenant, fare): &(usize, Fare)| {
+            Some(Party {
+                tenant: *tenant,
+                used: fare.share,
+                slowdown: fare.slowdown? / self.terms[*tenant].weight,
             })
-            .collect()
+        };
+        fares.iter().filter_map(party).collect()
     }
 
-    /// The tenant whose slowdown is the largest part of its hard limit, and that part.
-    fn pressed(&self, fares: &[Fare]) -> Option<(usize, f64)> {
-        let each = fares.iter().zip(&self.terms).enumerate();
-        each.filter_map(|(i, (fare, terms))| Some((i, fare.slowdown? / terms.slowdown_most?)))
-            .max_by(|a, b| a.1.total_cmp(&b.1))
-    }
-
-    fn judge(&mut self, now: Instant, fares: &[Fare]) {
-        self.note(now, fares);
+    /// Equalises those without hard limits.
+    fn judge(&mut self, now: Instant, fares: &[(usize, Fare)]) {
+        for (tenant, fare) in fares {
+            self.note(now, *tenant, fare);
+        }
         let parties = self.parties(fares);
-        let pressed = self.pressed(fares);
-        let pressure = pressed.map_or(0.0, |(_, pressure)| pressure);
         let by_slowdown = |a: &&Party, b: &&Party| a.slowdown.total_cmp(&b.slowdown);
         let least = parties.iter().min_by(by_slowdown).copied();
         let most = parties.iter().max_by(by_slowdown).copied();
-        // What was begun is taken to the middle of the room, so that it does not rest on the edge.
-        self.is_protecting = pressure > if self.is_protecting { self.aim() } else { 1.0 };
-        if let (Some((tenant, _)), true) = (pressed, self.is_protecting) {
+        let (Some(least), Some(most), false) = (least, most, self.is_protecting) else {
             self.fair_intervals = 0;
-            return self.protect(now, tenant, pressure, &parties);
-        }
-        self.gave_up = false;
-        let (Some(least), Some(most)) = (least, most) else {
             return;
         };
         let unfairness = most.slowdown / least.slowdown;
@@ -280,8 +284,9 @@ impl Slowdown {
             Mode::Paper => {}
             Mode::Proportional => self.equalise(now, &parties, unfairness, &why),
         }
-        if self.fair_intervals > self.params.fair_interval_threshold && pressure < self.params.room
-        {
+        // Beside hard limits it is the guard that knows whether there is more to be had.
+        let is_fair = self.fair_intervals > self.params.fair_interval_threshold;
+        if is_fair && !self.guard.has_limits() {
             self.loosen(now, &parties, &why);
         }
     }
@@ -317,7 +322,7 @@ impl Slowdown {
             true => throttle.tightened(party.used, may.min(party.used) * (1.0 - factor)),
             false => throttle.relaxed(party.used, may * (factor - 1.0)),
         };
-        self.set(now, party, moved, why);
+        self.set(now, party.tenant, party.used, moved, why);
     }
 
     /// Algorithm 3: the least slowed is throttled up, the most slowed down.
@@ -325,8 +330,8 @@ impl Slowdown {
         let step = self.params.step;
         let relaxed = self.throttles[most.tenant].relaxed(most.used, step);
         let tightened = self.throttles[least.tenant].tightened(least.used, step);
-        self.set(now, &most, relaxed, why);
-        self.set(now, &least, tightened, why);
+        self.set(now, most.tenant, most.used, relaxed, why);
+        self.set(now, least.tenant, least.used, tightened, why);
     }
 
     /// The middle of the room that is left below a hard limit, as a part of it.
@@ -334,36 +339,67 @@ impl Slowdown {
         (1.0 + self.params.room) / 2.0
     }
 
-    /// A hard limit is exceeded: everybody else is throttled.
-    fn protect(&mut self, now: Instant, tenant: usize, pressure: f64, parties: &[Party]) {
-        let why =
-            format!("tenant {tenant} is slowed {pressure:.2} times as much as its limit allows");
-        let at_least = |party: &Party| {
-            let throttle = self.throttles[party.tenant];
-            throttle.is_set() && throttle.tightened(party.used, 1.0) == throttle
-        };
-        if parties.iter().all(at_least) {
-            if !std::mem::replace(&mut self.gave_up, true) {
-                self.decide(
-                    now,
-                    tenant,
-                    Act::GaveUp,
-                    format!("{why}; nobody can give more"),
-                );
-            }
-            return;
+    /// Keeps hard limits.
+    fn keep(&mut self, now: Instant, turn: &Turn) {
+        let Turn { pressed, pressure } = *turn;
+        self.is_protecting = pressure > self.aim();
+        let why = format!(
+            "{} is slowed {pressure:.2} times as much as its limit allows",
+            self.names[pressed]
+        );
+        match self.is_protecting {
+            true => self.protect(now, turn, &why),
+            false if pressure < self.params.room => self.give_back(now, turn, &why),
+            false => {}
         }
-        let aim = self.aim();
-        for party in parties {
+    }
+
+    /// Those who use the most are brought down to a common level.
+    fn protect(&mut self, now: Instant, turn: &Turn, why: &str) {
+        let used: f64 = self.guard.others().map(|(_, used)| used).sum();
+        let left = match self.params.mode {
+            Mode::Paper => used - self.params.step,
+            Mode::Proportional => used * self.correction(turn.pressure),
+        };
+        let weighed = |(tenant, used): (usize, f64)| (self.terms[tenant].weight, used);
+        let level = guard::level(self.guard.others().map(weighed), left);
+        let others: Vec<(usize, f64)> = self.guard.others().collect();
+        let mut is_lower = false;
+        for (tenant, used) in others {
+            let (weight, now_is) = (self.terms[tenant].weight, self.throttles[tenant]);
+            let moved = now_is.moved(level * weight);
+            let is_above = used > level * weight && moved.share() < Some(used);
+            if is_above && now_is.share().is_none_or(|share| moved.share() < Some(share)) {
+                is_lower = true;
+                self.set(now, tenant, used, moved, why);
+            }
+        }
+        if is_lower {
+            self.gave_up = false;
+        } else if !std::mem::replace(&mut self.gave_up, true) {
+            let why = format!("{why}; nobody can give more");
+            self.decide(now, turn.pressed, Act::GaveUp, why);
+        }
+    }
+
+    /// There is room below all hard limits.
+    fn give_back(&mut self, now: Instant, turn: &Turn, why: &str) {
+        self.gave_up = false;
+        let more = self.correction(turn.pressure).min(GIVEN_BACK_MOST) - 1.0;
+        let others: Vec<(usize, f64)> = self.guard.others().collect();
+        for (tenant, used) in others {
+            let throttle = self.throttles[tenant];
             let step = match self.params.mode {
                 Mode::Paper => self.params.step,
-                Mode::Proportional => {
-                    party.used * (1.0 - (aim / pressure).powf(self.params.gain_most))
-                }
+                Mode::Proportional => throttle.share().unwrap_or(0.0) * more,
             };
-            let tightened = self.throttles[party.tenant].tightened(party.used, step);
-            self.set(now, party, tightened, &why);
+            self.set(now, tenant, used, throttle.relaxed(used, step), why);
         }
+    }
+
+    /// By which factor the use of the others is to change.
+    fn correction(&self, pressure: f64) -> f64 {
+        (self.aim() / pressure).powf(self.params.gain_most)
     }
 
     /// Everybody is treated fairly: is there more to be had? Where somebody has no limit, the
@@ -391,25 +427,25 @@ impl Slowdown {
             _ => parties.iter().map(|party| (*party, moved(party))).collect(),
         };
         for (party, throttle) in moves {
-            self.set(now, &party, throttle, why);
+            self.set(now, party.tenant, party.used, throttle, why);
         }
     }
 
     /// Puts a limit in force, and tells of it where it is more than a trim.
-    fn set(&mut self, now: Instant, party: &Party, to: Throttle, why: &str) {
-        let from = std::mem::replace(&mut self.throttles[party.tenant], to);
-        let was = from.share().unwrap_or(party.used);
+    fn set(&mut self, now: Instant, tenant: usize, used: f64, to: Throttle, why: &str) {
+        let from = std::mem::replace(&mut self.throttles[tenant], to);
+        let was = from.share().unwrap_or(used);
         let trim = |share: f64| from.is_set() && (share - was).abs() < TRIM * was;
         let act = match to.share() {
             _ if from == to => return,
             Some(share) if trim(share) => return,
             Some(share) if share < was || !from.is_set() => Act::Throttle {
-                from: party.used,
+                from: used,
                 to: share,
             },
             to => Act::Relax { to },
         };
-        self.decide(now, party.tenant, act, why.into());
+        self.decide(now, tenant, act, why.into());
     }
 }
 
@@ -459,7 +495,18 @@ impl Policy for Slowdown {
     fn step(&mut self, now: Instant, seen: &[Seen], want: &mut [Want]) {
         self.alone.step(now, seen);
         self.alone.start(|_| true);
-        if let Some(fares) = self.alone.take() {
+        self.guard.see(now, seen);
+        if let Some((turn, fares)) = self.guard.turn(&mut self.alone) {
+            for (tenant, fare) in &fares {
+                self.note(now, *tenant, fare);
+            }
+            if let Some(turn) = turn {
+                self.keep(now, &turn);
+            }
+        }
+        let terms = &self.terms;
+        let is_free = |tenant: usize| terms[tenant].slowdown_most.is_none();
+        if let Some(fares) = self.alone.take_of(is_free) {
             self.judge(now, &fares);
         }
         for (want, throttle) in want.iter_mut().zip(&self.throttles) {
