@@ -207,6 +207,7 @@ impl Plan {
     /// The policy over the members, without what is inside of them.
     pub(crate) fn policy(&self) -> Box<dyn Policy> {
         let terms = || self.members.iter().map(|member| member.terms);
+        let names = || self.members.iter().map(|member| member.name.clone());
         let max = || terms().map(|terms| terms.bounds.max);
         let weights: Vec<f64> = terms().map(|terms| terms.weight).collect();
         let rates = || max().map(|share| share.map(|share| DevicePs((share * 1e12) as u64)));
@@ -223,10 +224,15 @@ impl Plan {
                 self.members.iter().map(critical).collect(),
                 *params,
             )),
-            Kind::Slowdown(params) => Box::new(Slowdown::new(*params, terms().map(fair).collect())),
+            Kind::Slowdown(params) => {
+                let policy = Slowdown::new(*params, terms().map(fair).collect());
+                Box::new(policy.named(names().collect()))
+            }
             Kind::Share(settings) => {
                 let bounds = terms().map(|terms| terms.bounds).collect();
-                Box::new(Share::new(&weights, *settings).within(bounds))
+                let clients: Vec<Clients> = terms().map(|terms| terms.clients).collect();
+                let policy = Share::new(&weights, *settings).of_clients(&clients);
+                Box::new(policy.within(bounds).named(names().collect()))
             }
             Kind::Partition => Box::new(StaticPartition::new(&weights)),
             Kind::Bytes { whole_bytes_per_s } => {

@@ -95,6 +95,7 @@ fn policy(table: &Table) -> Policy {
         slack: percent("slack_percent"),
         candidates: table.count("candidates") as usize,
         unfairness: table.number("unfairness").unwrap_or(1.05),
+        is_donation_naive: table.text("donation") == Some("naive"),
         donate_step: percent("donate_step_percent"),
         pause_ns: table.time_ns("pause"),
         refresh_ns: table.time_ns("refresh"),

@@ -236,8 +236,8 @@ const fn clients(section: Section) -> Knob {
         kind: Kind::Choice(&["open", "closed"]),
         fallback: Fallback::Is("open"),
         paper: "3.3",
-        doc: "How a slowdown is told: open compares latencies, closed the accesses a second of \
-              clients that wait for each answer.",
+        doc: "How a slowdown is told under slowdown and share: open compares latencies, closed the \
+              accesses a second of clients that wait for each answer.",
     }
 }
 
@@ -439,6 +439,16 @@ pub static KNOBS: &[Knob] = &[
         paper: "3.4",
         doc: "The largest slowdown over the smallest that slowdown tolerates \
               (UnfairnessThreshold).",
+    },
+    Knob {
+        section: Section::Policy,
+        name: "donation",
+        kind: Kind::Choice(&["aware", "naive"]),
+        fallback: Fallback::Is("aware"),
+        paper: "3.4",
+        doc: "What share does with what a tenant leaves idle: aware lends it as long as the lender \
+              stays within its time-sharing bound (Option 2); naive lends all of it (Option 1), \
+              which a borrower that writes abuses.",
     },
     Knob {
         section: Section::Policy,

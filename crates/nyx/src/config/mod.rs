@@ -222,6 +222,8 @@ pub struct Policy {
     pub candidates: usize,
     /// The largest slowdown over the smallest.
     pub unfairness: f64,
+    /// Whether share lends what is idle without regard to the lender.
+    pub is_donation_naive: bool,
     /// What an idle tenant lends at a time in the paper's mode, as a part of what it has.
     pub donate_step: f64,
     /// How long all others pause, in nanoseconds.

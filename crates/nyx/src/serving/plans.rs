@@ -196,7 +196,10 @@ impl Planner<'_> {
     fn share_settings(&self) -> share::Settings {
         let policy = &self.config.policy;
         share::Settings {
-            donation: Donation::Aware,
+            donation: match policy.is_donation_naive {
+                true => Donation::Naive,
+                false => Donation::Aware,
+            },
             steps: match policy.mode {
                 Mode::Nyx => Steps::Adaptive,
                 Mode::Paper => Steps::Paper {

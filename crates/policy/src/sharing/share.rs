@@ -21,13 +21,16 @@
 //! donation, needs no pause, but takers use their own entitlements meanwhile: what they cost would
 //! count as part of being alone, and the bound, which is about being alone, would not hold.
 //!
-//! Where what others are entitled to already makes a donor slower than its bound, as bursts of
-//! writes do to single small gets, nothing of its time is lent and there is nothing to take back:
-//! shares of device time are kept, the latency is not.
+//! Device time is not performance. A device that is busy with a mix may do less than its prices say,
+//! and who is held exactly at its part then leaves the loss to who is not; and bursts of writes make
+//! single small gets slow at any share. So, by default, who has more than its bound *of performance*
+//! is pinched a little below its part of time for as long as another, who is not held, is beyond its
+//! own ([`pinch`](Tenant::pinch)); down to [`PINCH_LEAST`], and never beyond its own bound. Where that
+//! does not help, shares of device time are kept and the bound is not.
 //!
 //! What it never does: lend more of a donor whose slowdown is not known, except where it asked for
 //! nothing in a whole epoch; assign anybody less than the smaller of its desire and its
-//! entitlement.
+//! entitlement, but for what is pinched.
 //!
 //! *Invariants*: assignments sum to the device. Limits sum to more only under
 //! [`Steps::Adaptive`], and matter then for at most the epoch in which a donor comes back.
@@ -54,6 +57,16 @@ const BACK_MAX: f64 = 0.5;
 /// The part of the way from 1 to a donor's bound at which donating ends and giving back begins: a
 /// measured slowdown varies, and its mean over time is to stay below the bound.
 const ROOM: f64 = 0.85;
+/// The least that is left to who is pinched, as a part of what it is entitled to.
+const PINCH_LEAST: f64 = 0.85;
+/// The most by which that changes in one epoch.
+const PINCH_STEP: f64 = 0.005;
+/// By which part of the distance it changes.
+const PINCH_GAIN: f64 = 0.1;
+/// The part of a bound that pinching aims at.
+const PINCH_AIM: f64 = 0.98;
+/// Who uses this part of its limit has all that others could leave it.
+const AT_LIMIT: f64 = 0.98;
 /// What a taker that has idle time keeps, in parts of what it uses.
 const HEADROOM: f64 = 1.25;
 /// A change of a limit is a decision from this part of the device on.
@@ -120,6 +133,8 @@ pub struct Share {
     weights: Vec<f64>,
     bounds: Vec<Bounds>,
     entitled: Vec<f64>,
+    /// For reasons.
+    names: Vec<String>,
     tenants: Vec<Tenant>,
     alone: Alone,
     /// When the epoch began; none between two, while a donor runs alone.
@@ -139,6 +154,8 @@ struct Tenant {
     quiet: bool,
     /// How many times slower than alone it was when that was last known.
     slowdown: Option<f64>,
+    /// The part of its limit that it is left, for the sake of others' bounds.
+    pinch: f64,
 }
 
 /// What an epoch tells of one tenant.
@@ -174,19 +191,35 @@ impl Share {
             held_ticks: 0,
             quiet: false,
             slowdown: None,
+            pinch: 1.0,
         };
         Share {
             tenants: entitled.iter().map(tenant).collect(),
             settings,
             capacity: 1.0,
             weights: weights.to_vec(),
+            names: (0..weights.len()).map(|at| format!("tenant {at}")).collect(),
             bounds: vec![Bounds::NONE; weights.len()],
-            // Latency tells how a donor fares, whatever its clients do.
             alone: Alone::new(alone, &vec![Clients::Open; weights.len()]),
             entitled,
             began: None,
             decisions: VecDeque::new(),
         }
+    }
+
+    /// The same, with names for reasons, in the order of the weights.
+    #[must_use]
+    pub fn named(mut self, names: Vec<String>) -> Share {
+        self.names = names;
+        self
+    }
+
+    /// The same, of clients that behave so: where they wait for answers, a donor fares as its
+    /// accesses per second do, and otherwise as its latencies do, which is how all are taken to be.
+    #[must_use]
+    pub fn of_clients(mut self, clients: &[Clients]) -> Share {
+        self.alone = Alone::new(self.alone.params(), clients);
+        self
     }
 
     /// The same, within bounds: who is entitled to less than its lower bound has that, who is
@@ -223,7 +256,7 @@ impl Share {
     fn limit(&self, tenant: usize) -> f64 {
         let assigned = self.tenants[tenant].assigned;
         let part = match self.settings.steps {
-            Steps::Adaptive => assigned.max(self.entitled[tenant]),
+            Steps::Adaptive => assigned.max(self.entitled[tenant]) * self.tenants[tenant].pinch,
             Steps::Paper { .. } => assigned,
         };
         self.bounds[tenant].clamp(part * self.capacity) / self.capacity
@@ -256,8 +289,44 @@ impl Share {
         for (tenant, part) in self.tenants.iter_mut().zip(parts) {
             tenant.assigned = part;
         }
+        let is_pinching = self.pinch(&found);
         self.tell(now, &found);
-        self.measure(&found)
+        self.measure(&found, is_pinching)
+    }
+
+    /// Its slowdown as a part of its bound, when that was last known.
+    fn pressure(&self, i: usize) -> Option<f64> {
+        Some(self.tenants[i].slowdown? * self.entitled[i])
+    }
+
+    /// It has less than its limit lets it have.
+    fn is_short(&self, i: usize, found: &[Found]) -> bool {
+        !self.tenants[i].quiet && found[i].used < AT_LIMIT * self.limit(i)
+    }
+
+    /// Takes a little of who is held and has more than its bound, while somebody has less and its
+    /// own limit is not what keeps it there. Tells whether that is so.
+    fn pinch(&mut self, found: &[Found]) -> bool {
+        if self.settings.steps != Steps::Adaptive || self.settings.donation == Donation::Naive {
+            return false;
+        }
+        let short = (0..found.len()).filter(|&i| self.is_short(i, found));
+        let most = short
+            .filter_map(|i| self.pressure(i))
+            .max_by(f64::total_cmp);
+        for i in (0..found.len()).filter(|&i| found[i].used_up) {
+            let own = self.pressure(i).unwrap_or(0.0);
+            // Without anybody to be pinched for there is nothing to hold back.
+            let error = most.map_or(-1.0, |most| most - PINCH_AIM);
+            let error = match own > PINCH_AIM {
+                true => error.min(PINCH_AIM - own),
+                false => error,
+            };
+            let step = (PINCH_GAIN * error).clamp(-PINCH_STEP, PINCH_STEP);
+            let tenant = &mut self.tenants[i];
+            tenant.pinch = (tenant.pinch - step).clamp(PINCH_LEAST, 1.0);
+        }
+        most.is_some_and(|most| most > PINCH_AIM)
     }
 
     fn judge(&mut self, i: usize, now: Instant, seen: &Seen) -> Found {
@@ -319,13 +388,16 @@ impl Share {
         }
     }
 
-    /// Lets a donor run alone whose slowdown is not known well enough, if that is worth anything:
-    /// somebody wants what it could lend.
-    fn measure(&mut self, found: &[Found]) -> bool {
+    /// Lets somebody run alone who could lend or is short, and whose slowdown is not known well
+    /// enough, if that is worth anything: somebody else is held. Who is to be pinched runs alone
+    /// too, so that its own bound is known.
+    fn measure(&mut self, found: &[Found], is_pinching: bool) -> bool {
         let wanted = found.iter().any(|found| found.used_up);
         let aware = self.settings.donation == Donation::Aware;
-        let donates = |i: usize| !found[i].used_up && !self.tenants[i].quiet;
-        aware && wanted && self.alone.start(donates)
+        let asked: Vec<bool> = (0..found.len())
+            .map(|i| self.is_short(i, found) || (is_pinching && !self.tenants[i].quiet))
+            .collect();
+        aware && wanted && self.alone.start(|i| asked[i])
     }
 
     /// Decisions are about limits that moved.
@@ -363,7 +435,8 @@ impl Share {
         let nearest = donors.max_by(|a, b| near(a).total_cmp(&near(b)));
         if let Some((donor, slowdown)) = nearest.and_then(|i| Some((i, found[i].slowdown?))) {
             let bound = 1.0 / self.entitled[donor];
-            why += &format!("; tenant {donor} is slowed {slowdown:.2} times of {bound:.2}");
+            let name = &self.names[donor];
+            why += &format!("; {name} is slowed {slowdown:.2} times of {bound:.2}");
         }
         why
     }
