@@ -12,7 +12,7 @@
 //! know what a policy does. The same seed gives the same trace, on any machine. Numbers from here
 //! are *simulated*.
 
-use crate::client::{Done, Load};
+use crate::client::Done;
 use crate::clock::VirtualClock;
 use crate::scenario::{HOLD_MOST, Outcome, Part, PartOutcome, Reading, Scenario, WindowOutcome};
 use nyx_base::{
@@ -21,7 +21,7 @@ use nyx_base::{
 use nyx_engine::control::{Controller, Governed};
 use nyx_gate::{Account, Budget, CostTable, Device, Gate, Lane, Tolls, Usage};
 use nyx_media::model::TICKS_PER_NS;
-use nyx_media::model::event::{self, Access, Kind, Next, Threads};
+use nyx_media::model::event::{self, Kind, Next, Threads};
 use nyx_media::{Evidence, Front, Media, Op, Via};
 use nyx_policy::baselines::Unlimited;
 use std::sync::Arc;
@@ -109,11 +109,10 @@ struct Wanted {
 struct Client {
     tenant: usize,
     part: usize,
-    load: Load,
+    of: Part,
     think: u64,
     /// Batches a second of this client alone, where it is an open loop.
     rate: Option<f64>,
-    ends: u64,
     tolls: Tolls,
     rng: Rng,
     /// When the batch in hand was due, and when it may begin.
@@ -142,10 +141,9 @@ impl Client {
         let mut client = Client {
             tenant,
             part: at,
-            load: part.load.clone(),
+            of: part.clone(),
             think: ticks_of(part.think.0),
             rate: part.rate.map(|rate| rate / f64::from(part.clients)),
-            ends: ticks_of(part.active.end.0),
             tolls,
             rng: Rng::with_seed(seed.wrapping_mul(31) ^ (u64::from(index) << 32)),
             due: begin,
@@ -163,17 +161,21 @@ impl Client {
 
     /// All of the batch is done: when does the next one begin?
     fn next_batch(&mut self, now: u64) {
+        let intensity = self.of.intensity(Nanos(now / TICKS_PER_NS));
+        let rest = now.saturating_sub(self.begins) as f64 * (1.0 / intensity - 1.0);
         // A batch of misses takes no time; the clock must go on nevertheless.
         let rested = now + self.think.max(1);
         self.due = match self.rate {
-            None => rested,
+            None => rested + rest as u64,
             Some(rate) => {
-                let gap_s = -(1.0 - self.rng.f64()).ln() / rate;
+                let gap_s = -(1.0 - self.rng.f64()).ln() / (rate * intensity);
                 self.due + ticks_of((gap_s * 1e9) as u64)
             }
         };
+        let on = self.of.on_from(Nanos(self.due / TICKS_PER_NS));
+        self.due = self.due.max(ticks_of(on.0));
         self.begins = self.due.max(rested);
-        self.left = self.load.batch.max(1);
+        self.left = self.of.load.batch.max(1);
     }
 
     /// The operation to begin next; none where the rest of the batch misses.
@@ -183,15 +185,15 @@ impl Client {
             Some(_) => self.due,
         };
         while self.left > 0 {
-            let is_get = self.rng.f64() < self.load.gets;
+            let is_get = self.rng.f64() < self.of.load.gets;
             let among = if is_get {
-                self.load.asked
+                self.of.load.asked
             } else {
-                self.load.keys
+                self.of.load.keys
             };
             let key = self.rng.u64(..among);
             self.left -= 1;
-            if key < self.load.keys {
+            if key < self.of.load.keys {
                 let op = if is_get { Op::Read } else { Op::Write };
                 return Some(Wanted {
                     op,
@@ -277,7 +279,7 @@ impl Library {
                 return Next::At(ticks_of(again.0.max(at.0 + 1)));
             }
         }
-        let bytes = &mut self.bytes[..client.load.value_bytes];
+        let bytes = &mut self.bytes[..client.of.load.value_bytes];
         let address = wanted.key * bytes.len() as u64 + ((client.tenant as u64) << TENANT_SHIFT);
         charge(&mut lane, wanted.op, address, bytes);
         client.wanted = None;
@@ -304,21 +306,28 @@ fn kind_of(part: usize, op: Op) -> usize {
 impl Threads for Library {
     fn next(&mut self, thread: usize, now: u64, _rng: &mut Rng) -> Next {
         let client = &mut self.clients[thread];
-        if now >= client.ends {
+        if now >= ticks_of(client.of.active.end.0) {
             return Next::Idle;
         }
         let wanted = match client.wanted {
             Some(wanted) => wanted,
             None if client.left == 0 => return Next::Idle,
             None if client.begins > now => return Next::At(client.begins),
-            None => match client.pick(now) {
-                Some(wanted) => wanted,
-                None if client.under_way > 0 => return Next::Idle,
-                None => {
-                    client.next_batch(now);
-                    return Next::At(client.begins);
+            None => {
+                let (answered, picked) = (client.done.ops, client.pick(now));
+                // Misses are answered at once.
+                let misses = (client.done.ops - answered) as u32;
+                let latencies = &self.tenants[client.tenant].latencies;
+                latencies.add(Nanos::ZERO, misses);
+                match picked {
+                    Some(wanted) => wanted,
+                    None if client.under_way > 0 => return Next::Idle,
+                    None => {
+                        client.next_batch(now);
+                        return Next::At(client.begins);
+                    }
                 }
-            },
+            }
         };
         self.enter(thread, wanted, now)
     }
@@ -344,7 +353,7 @@ impl Scenario {
         let mut library = Library::new(&self);
         let kind = |part: &Part| {
             let op_bytes = part.load.value_bytes as u64;
-            [Access::Load, Access::StoreNt].map(|access| Kind { access, op_bytes })
+            part.access.map(|access| Kind { access, op_bytes })
         };
         let kinds: Vec<Kind> = self.parts.iter().flat_map(kind).collect();
         let threads = library.clients.len();
@@ -409,18 +418,15 @@ impl Scenario {
 
     /// Clients that write at that time.
     fn writers(&self, now: Instant) -> usize {
-        let writes = |part: &&Part| part.load.gets < 1.0 && part.active.contains(&Nanos(now.0));
+        let writes = |part: &&Part| part.load.gets < 1.0 && part.is_on(Nanos(now.0));
         let writing = self.parts.iter().filter(writes);
         writing.map(|part| usize::from(part.clients)).sum()
     }
 
-    /// When the next tenant begins or ends.
+    /// When the next tenant begins, rests or ends.
     fn next_phase(&self, now: Instant) -> Instant {
-        let changes = self
-            .parts
-            .iter()
-            .flat_map(|p| [p.active.start, p.active.end]);
-        let later = changes.map(|at| Instant(at.0)).filter(|&at| at > now);
-        later.min().unwrap_or(Instant::NEVER)
+        let changes = self.parts.iter();
+        let changes = changes.map(|part| part.changes_after(Nanos(now.0)).0);
+        changes.min().map_or(Instant::NEVER, Instant)
     }
 }

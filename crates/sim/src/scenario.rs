@@ -12,7 +12,9 @@ use crate::modelled::Modelled;
 use nyx_base::{DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId};
 use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker};
 use nyx_gate::{Device, Usage};
+use nyx_media::model::event::Access;
 use nyx_media::{Emulated, Mapped, MediaError};
+use nyx_policy::baselines::Unlimited;
 use nyx_policy::{Decision, Policy};
 use std::fmt;
 use std::ops::Range;
@@ -47,6 +49,25 @@ impl fmt::Debug for Behaviour {
     }
 }
 
+/// Days and nights: from midnight to noon the intensity grows evenly from its least to all, and back
+/// until midnight. Where clients wait for answers, intensity is the part of the time in which they
+/// are busy; where they do not, it is a part of their rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Day {
+    /// From midnight to midnight.
+    pub length: Nanos,
+    /// The intensity at midnight, over 0 to 1.
+    pub night: f64,
+}
+
+impl Day {
+    fn intensity(&self, at: Nanos) -> f64 {
+        let hour = (at.0 % self.length.0) as f64 / self.length.0 as f64;
+        let light = 1.0 - (2.0 * hour - 1.0).abs();
+        self.night + (1.0 - self.night) * light
+    }
+}
+
 /// Some clients of one tenant. Parts of one name are of one tenant, which so may have clients that
 /// come at other times, ask for other things, or at another rate.
 #[derive(Clone, Debug)]
@@ -61,11 +82,17 @@ pub struct Part {
     pub think: Nanos,
     /// When its clients begin and end, from the scenario's begin on.
     pub active: Range<Nanos>,
+    /// In between they ask for so long and rest for so long, again and again.
+    pub on_off: Option<[Nanos; 2]>,
+    /// How its intensity goes up and down.
+    pub day: Option<Day>,
     /// Batches a second of all its clients, at random times: an open loop, whose latencies count
     /// from when a batch was due. None is a closed loop.
     pub rate: Option<f64>,
     /// What its clients do beside that, where they have a mind of their own.
     pub behaviour: Option<Behaviour>,
+    /// By which instructions they read and write; the library's driver alone can tell.
+    pub access: [Access; 2],
 }
 
 impl Part {
@@ -77,9 +104,49 @@ impl Part {
             clients,
             think,
             active: Nanos::ZERO..Nanos(u64::MAX),
+            on_off: None,
+            day: None,
             rate: None,
             behaviour: None,
+            access: [Access::Load, Access::StoreNt],
         }
+    }
+
+    /// The part of its full intensity at that time.
+    pub(crate) fn intensity(&self, at: Nanos) -> f64 {
+        let since = Nanos(at.0.saturating_sub(self.active.start.0));
+        self.day.map_or(1.0, |day| day.intensity(since))
+    }
+
+    /// Whether its clients ask at that time.
+    pub(crate) fn is_on(&self, at: Nanos) -> bool {
+        self.active.contains(&at) && self.on_from(at) == at
+    }
+
+    /// The next time at which its clients ask, if they do not end before.
+    pub(crate) fn on_from(&self, at: Nanos) -> Nanos {
+        let Some([on, off]) = self.on_off else {
+            return at;
+        };
+        let begun = at.0.saturating_sub(self.active.start.0);
+        let into = begun % (on.0 + off.0);
+        match into < on.0 {
+            true => at,
+            false => Nanos(at.0 + on.0 + off.0 - into),
+        }
+    }
+
+    /// When that changes after `at`.
+    pub(crate) fn changes_after(&self, at: Nanos) -> Nanos {
+        let ends = [self.active.start, self.active.end].into_iter();
+        let toggle = self.on_off.map(|[on, off]| {
+            let begun = at.0.saturating_sub(self.active.start.0);
+            let into = begun % (on.0 + off.0);
+            let next = if into < on.0 { on.0 } else { on.0 + off.0 };
+            Nanos(at.0 + next - into)
+        });
+        let later = ends.chain(toggle).filter(|&change| change > at);
+        later.min().unwrap_or(Nanos(u64::MAX))
     }
 }
 
@@ -157,15 +224,12 @@ pub enum ScenarioError {
     Engine(#[from] EngineError),
 }
 
-struct Runner {
+struct Runner<'a> {
     client: Client,
     worker: Worker,
+    /// Its tenant's place.
     part: usize,
-    think: Nanos,
-    active: Range<Nanos>,
-    /// Batches a second of this client alone, where it is an open loop.
-    rate: Option<f64>,
-    behaviour: Option<Behaviour>,
+    of: &'a Part,
     /// Holds up to the batch in hand.
     holds: u64,
     rng: Rng,
@@ -174,7 +238,7 @@ struct Runner {
     time: Instant,
 }
 
-impl Runner {
+impl Runner<'_> {
     /// The batch in hand is answered: when is the next one due?
     fn next_batch(&mut self, now: Instant, start: Instant) {
         let holds = self.client.done().holds;
@@ -184,23 +248,30 @@ impl Runner {
             holds: holds - self.holds,
         };
         self.holds = holds;
-        self.due = match self.rate {
-            None => now + self.think,
+        let intensity = self.of.intensity(plight.now);
+        self.due = match self.of.rate {
+            None => {
+                let rest_ns = plight.took.0 as f64 * (1.0 / intensity - 1.0);
+                now + self.of.think + Nanos(rest_ns as u64)
+            }
             Some(rate) => {
+                let rate = rate * intensity / f64::from(self.of.clients);
                 let gap_s = -(1.0 - self.rng.f64()).ln() / rate;
                 self.due + Nanos((gap_s * 1e9) as u64)
             }
         };
-        if let Some(Behaviour(rest)) = &self.behaviour {
+        if let Some(Behaviour(rest)) = &self.of.behaviour {
             self.due = self.due.max(now + rest(plight));
         }
-        self.time = self.due.max(now + self.think);
+        self.due = start + self.of.on_from(self.due.since(start));
+        self.time = self.due.max(now + self.of.think);
     }
 }
 
 impl Scenario {
     /// Runs it.
-    pub fn run(self) -> Result<Outcome, ScenarioError> {
+    pub fn run(mut self) -> Result<Outcome, ScenarioError> {
+        let policy = std::mem::replace(&mut self.policy, Box::new(Unlimited));
         let clock = Arc::new(VirtualClock::default());
         let (engine, media) = self.build(&clock)?;
         let mut runners = self.runners(&engine, &clock);
@@ -214,10 +285,10 @@ impl Scenario {
         }
         let start = Instant(clock_of(&clock).0 + 1_000_000);
         for runner in &mut runners {
-            runner.due = start + runner.active.start;
+            runner.due = start + runner.of.active.start;
             runner.time = runner.due;
         }
-        engine.set_policy(self.policy);
+        engine.set_policy(policy);
         let busy_before = media.busy();
         let before = Reading::of(&engine);
         let run = Run {
@@ -268,7 +339,7 @@ impl Scenario {
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             tenants,
-            policy: Box::new(nyx_policy::baselines::Unlimited),
+            policy: Box::new(Unlimited),
             workers: self.parts.iter().map(|part| part.clients).sum(),
             hash_seed: self.seed,
         })?;
@@ -297,7 +368,7 @@ impl Scenario {
         placed.collect()
     }
 
-    fn runners(&self, engine: &Engine, clock: &Arc<VirtualClock>) -> Vec<Runner> {
+    fn runners(&self, engine: &Engine, clock: &Arc<VirtualClock>) -> Vec<Runner<'_>> {
         let each = self.placed().into_iter();
         let clients = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
         clients
@@ -311,10 +382,7 @@ impl Scenario {
                     client: Client::new(load, self.seed ^ (u64::from(index) << 32)),
                     worker: engine.worker(WorkerId(index), clock.clone()),
                     part: at,
-                    think: part.think,
-                    active: part.active.clone(),
-                    rate: part.rate.map(|rate| rate / f64::from(part.clients)),
-                    behaviour: part.behaviour.clone(),
+                    of: part,
                     holds: 0,
                     rng: Rng::with_seed(self.seed.wrapping_mul(31) ^ u64::from(index)),
                     due: Instant(0),
@@ -393,7 +461,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Runs the clients; gives what each tenant did in each window.
-    fn drive(&self, runners: &mut [Runner]) -> Vec<Vec<WindowOutcome>> {
+    fn drive(&self, runners: &mut [Runner<'_>]) -> Vec<Vec<WindowOutcome>> {
         let (mut before, mut windows) = (Reading::of(self.engine), Vec::new());
         let (mut tick, mut close) = (self.start, self.start + self.window);
         while let Some(runner) = runners.iter_mut().min_by_key(|runner| runner.time) {
@@ -416,9 +484,9 @@ impl Run<'_> {
         windows
     }
 
-    fn step(&self, runner: &mut Runner, tick: Instant) {
+    fn step(&self, runner: &mut Runner<'_>, tick: Instant) {
         let at = runner.time;
-        if at.since(self.start) >= runner.active.end {
+        if at.since(self.start) >= runner.of.active.end {
             runner.time = Instant::NEVER;
             return;
         }
