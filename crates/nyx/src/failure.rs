@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Why a command gave up.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The exit code.
     pub code: Exit,
@@ -17,6 +17,8 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
+    /// What was to be shown did not come out.
+    Unmet = 1,
     /// The command line or the configuration is wrong.
     Usage = 64,
     /// An input file does not exist or cannot be read.

@@ -2,7 +2,10 @@
 //!
 //! What it never does: touch a device or wait for real time; the figures are *simulated*.
 
-use crate::sim::file::{self, Case};
+use crate::sim::expect::Verdict;
+use crate::sim::figures::{FIGURES, Figure};
+use crate::sim::file::{self, Scenario};
+use crate::sim::metric::METRICS;
 use crate::sim::run::{self, Devices, Result as Outcome};
 use crate::sim::{draw, report};
 use crate::{Exit, Failure};
@@ -41,15 +44,38 @@ says besides who asks for what:
   name = \"nyx\"
   set = { \"policy.kind\" = \"share\", \"tenant.reader.weight\" = 2.0 }
 
+  [[expect]]               # exit code 1 where it does not come out
+  says = \"the reader keeps its target\"
+  metric = \"P99 us\"        # --metrics lists them
+  of = [\"reader\"]          # all tenants, unless it says which
+  where = { policy = \"nyx\" }
+  per = { policy = \"none\" } # as a part of what it is in that case
+  at_most = 0.5            # at_least; take = \"max\", min, mean or sd of several; runs = 0.95
+
+  [[draw]]                 # a panel of the picture
+  title = \"what the reader gets\"
+  metric = \"P99 us\"
+  of = [\"reader\"]
+  over = \"load.reader.clients\"    # a sweep; over time without it
+  where = { policy = \"nyx\" }
+
 Examples:
   nyx sim config/scenarios/noisy-neighbour.toml
   nyx sim FILE --only policy=nyx --decisions      one case, and what the policy did and why
-  nyx sim FILE --svg out.svg                      the first run of each case as a picture"
+  nyx sim FILE --svg out.svg                      its [[draw]], or each case over time
+  nyx sim figures --out figures                   NyxCache's evaluation, redrawn and judged",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
 )]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The scenario.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "metrics")]
+    file: Option<PathBuf>,
+    /// Print what can be expected and drawn.
+    #[arg(long)]
+    metrics: bool,
     /// Only the cases in which a sweep has this value.
     #[arg(long, value_name = "SWEEP=VALUE")]
     only: Vec<String>,
@@ -62,50 +88,171 @@ pub struct Args {
     /// Print JSON: every run of every case.
     #[arg(long)]
     json: bool,
-    /// Draw the first run of each case into this file; with several cases NAME-1.svg, NAME-2.svg...
+    /// Draw what the file says into this file; a file without `[[draw]]` has the first run of each
+    /// case drawn, into NAME-1.svg, NAME-2.svg... where there are several.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Redraw the evaluation of NyxCache (FAST '22): a picture for each figure, and a table of what
+    /// the paper says of it, what came out here, and of what kind that is.
+    Figures(FiguresArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct FiguresArgs {
+    /// Only figures whose name contains this.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Runs of each case, whatever the files say.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Where pictures and the table go: NAME.svg and figures.md; nowhere without it.
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+    /// Write the scenario files there instead of running them.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["out", "seeds"])]
+    extract: Option<PathBuf>,
+}
+
 /// Runs and prints.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(Command::Figures(args)) = args.command {
+        return figures(&args);
+    }
+    let Some(path) = &args.file else {
+        return super::print(&metrics());
+    };
     let only: Vec<(String, String)> = args
         .only
         .iter()
         .map(|text| pair(text))
         .collect::<Result<_, _>>()?;
-    let mut cases = file::read(&args.file, &only)?;
-    if let Some(seeds) = args.seeds {
-        if seeds == 0 {
-            return Err(Failure::usage("--seeds 0: at least one run"));
-        }
-        cases.iter_mut().for_each(|case| case.run.seeds = seeds);
+    let mut scenario = file::read(path, &only)?;
+    seeded(&mut scenario, args.seeds)?;
+    let results = simulate(&path.display().to_string(), &scenario)?;
+    let verdicts = judged(&scenario, &results);
+    if let Some(path) = &args.svg {
+        pictures(path, &scenario, &results)?;
     }
-    let mut devices = Devices::default();
-    let mut all = Vec::new();
-    for (at, case) in cases.iter().enumerate() {
-        let started = std::time::Instant::now();
-        let result = run::run(case, &devices.of(case)?)?;
-        if let Some(path) = &args.svg {
-            picture(path, at, cases.len(), case, &result)?;
-        }
-        match args.json {
-            true => all.push(report::json(case, &result)),
-            false => {
-                let mut text = report::table(case, &result);
-                if args.decisions {
-                    text += &report::decisions(&result, &result.runs[0]);
-                }
-                super::print(&(text + "\n"))?;
+    let each = scenario.cases.iter().zip(&results);
+    if args.json {
+        let all: Vec<serde_json::Value> = each.map(|(case, one)| report::json(case, one)).collect();
+        super::print(&format!("{:#}\n", serde_json::Value::from(all)))?;
+    } else {
+        for (case, result) in each {
+            let mut text = report::table(case, result);
+            if args.decisions {
+                text += &report::decisions(result, &result.runs[0]);
             }
+            super::print(&(text + "\n"))?;
         }
-        let (done, of, took_s) = (at + 1, cases.len(), started.elapsed().as_secs_f64());
-        tracing::info!(case = done, of, took_s, "simulated");
+        super::print(&report::verdicts(&verdicts))?;
     }
-    match args.json {
-        true => super::print(&format!("{:#}\n", serde_json::Value::from(all))),
-        false => Ok(()),
+    all_kept(&verdicts)
+}
+
+fn metrics() -> String {
+    let line = |metric: &crate::sim::metric::Metric| {
+        let whose = if metric.is_of_tenants() { "each tenant" } else { "all" };
+        format!("  {:<18}{:<13}{}\n", metric.name, whose, metric.about)
+    };
+    METRICS.iter().map(line).collect()
+}
+
+fn seeded(scenario: &mut Scenario, seeds: Option<u64>) -> Result<(), Failure> {
+    match seeds {
+        Some(0) => Err(Failure::usage("--seeds 0: at least one run")),
+        Some(seeds) => {
+            scenario
+                .cases
+                .iter_mut()
+                .for_each(|case| case.run.seeds = seeds);
+            Ok(())
+        }
+        None => Ok(()),
     }
+}
+
+/// Runs all cases, and tells now and then how far it is.
+fn simulate(name: &str, scenario: &Scenario) -> Result<Vec<Outcome>, Failure> {
+    const TELL: std::time::Duration = std::time::Duration::from_secs(5);
+    let started = std::time::Instant::now();
+    let told = std::sync::Mutex::new(started);
+    let tell = |done: usize, of: usize| {
+        let mut told = told
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if told.elapsed() >= TELL || done == of {
+            *told = std::time::Instant::now();
+            let took_s = started.elapsed().as_secs_f64();
+            tracing::info!(scenario = name, runs = done, of, took_s, "simulated");
+        }
+    };
+    run::run_all(&scenario.cases, &mut Devices::default(), &tell)
+}
+
+fn judged(scenario: &Scenario, results: &[Outcome]) -> Vec<Verdict> {
+    let expects = scenario.expects.iter();
+    expects
+        .filter_map(|expect| expect.judge(&scenario.cases, results))
+        .collect()
+}
+
+fn all_kept(verdicts: &[Verdict]) -> Result<(), Failure> {
+    let failed = verdicts.iter().filter(|verdict| !verdict.is_kept).count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::new(
+            Exit::Unmet,
+            format!("{failed} of {} expectations did not come out", verdicts.len()),
+        )),
+    }
+}
+
+fn figures(args: &FiguresArgs) -> Result<(), Failure> {
+    let is_wanted = |name: &str| {
+        args.names.is_empty() || args.names.iter().any(|part| name.contains(part.as_str()))
+    };
+    let wanted: Vec<&Figure> = FIGURES.iter().filter(|one| is_wanted(one.name)).collect();
+    if wanted.is_empty() {
+        let names: Vec<&str> = FIGURES.iter().map(|one| one.name).collect();
+        let told = format!("no such figure: there are {}", names.join(", "));
+        return Err(Failure::usage(told));
+    }
+    let directory = args.out.as_ref().or(args.extract.as_ref());
+    if let Some(directory) = directory {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::uncreatable(directory, &error))?;
+    }
+    if let Some(directory) = &args.extract {
+        let write = |one: &&Figure| save(&directory.join(format!("{}.toml", one.name)), one.text);
+        return wanted.iter().try_for_each(write);
+    }
+    let (mut table, mut all) = (report::figures_head(), Vec::new());
+    super::print(&table)?;
+    for one in wanted {
+        let mut scenario = file::scenario(one.text, &[])
+            .map_err(|message| Failure::new(Exit::Software, format!("{}: {message}", one.name)))?;
+        seeded(&mut scenario, args.seeds)?;
+        let results = simulate(one.name, &scenario)?;
+        let verdicts = judged(&scenario, &results);
+        let rows = report::figure_rows(one.name, &scenario.cases[0], &verdicts);
+        super::print(&rows)?;
+        table += &rows;
+        all.extend(verdicts);
+        if let Some(directory) = &args.out {
+            pictures(&directory.join(format!("{}.svg", one.name)), &scenario, &results)?;
+            save(&directory.join("figures.md"), &table)?;
+        }
+    }
+    all_kept(&all)
+}
+
+fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| Failure::uncreatable(path, &error))
 }
 
 fn pair(text: &str) -> Result<(String, String), Failure> {
@@ -115,21 +262,24 @@ fn pair(text: &str) -> Result<(String, String), Failure> {
     split.ok_or_else(|| Failure::usage(format!("--only {text}: write SWEEP=VALUE")))
 }
 
-fn picture(
-    path: &Path,
-    at: usize,
-    of: usize,
-    case: &Case,
-    result: &Outcome,
-) -> Result<(), Failure> {
-    let path = match of {
-        1 => path.to_owned(),
-        _ => {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            path.with_file_name(format!("{stem}-{}.svg", at + 1))
-        }
-    };
-    let svg = draw::run(case, result, &result.runs[0])
-        .map_err(|message| Failure::new(Exit::Io, message))?;
-    std::fs::write(&path, svg).map_err(|error| Failure::uncreatable(&path, &error))
+fn pictures(path: &Path, scenario: &Scenario, results: &[Outcome]) -> Result<(), Failure> {
+    let told = |message| Failure::new(Exit::Io, message);
+    if !scenario.draws.is_empty() {
+        let svg = draw::figure(&scenario.draws, &scenario.cases, results).map_err(told)?;
+        return save(path, &svg);
+    }
+    let of = scenario.cases.len();
+    for (at, (case, result)) in scenario.cases.iter().zip(results).enumerate() {
+        let svg = draw::run(case, result, &result.runs[0]).map_err(told)?;
+        save(&picture_path(path, at, of), &svg)?;
+    }
+    Ok(())
+}
+
+fn picture_path(path: &Path, at: usize, of: usize) -> PathBuf {
+    if of == 1 {
+        return path.to_owned();
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}-{}.svg", at + 1))
 }

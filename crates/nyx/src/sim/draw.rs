@@ -1,32 +1,17 @@
-//! One run as a picture: what each tenant had in each window, as SVG.
+//! Pictures as SVG: one run over time, or what a file's `[[draw]]` say, a panel each.
+//!
+//! A panel has either time as its abscissa, and then shows the windows of the first run of each
+//! case; or a sweep, and then shows means over the runs with intervals of 95 %.
 //!
 //! What this module never does: smooth, or leave out a window.
 
-use super::file::Case;
-use super::run::{Result, Run};
-use nyx_sim::scenario::WindowOutcome;
+use super::expect::{Where, is_among};
+use super::file::{Case, Detail};
+use super::metric::Metric;
+use super::run::{Result, Run, over_runs};
 use plotters::prelude::*;
-
-/// One panel below the other.
-struct Panel {
-    title: &'static str,
-    of: fn(&WindowOutcome, f64) -> f64,
-}
-
-const PANELS: [Panel; 3] = [
-    Panel {
-        title: "requests per second, in thousands",
-        of: |window, length_s| window.ops as f64 / length_s / 1e3,
-    },
-    Panel {
-        title: "share of the device's time, in percent",
-        of: |window, length_s| window.used.as_secs_f64() / length_s * 100.0,
-    },
-    Panel {
-        title: "P99 latency in us",
-        of: |window, _| window.p99_ns / 1e3,
-    },
-];
+use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// Colours that can be told apart by those who see fewer of them (Okabe and Ito).
 pub const COLOURS: [RGBColor; 8] = [
@@ -39,20 +24,255 @@ pub const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(140, 140, 140),
 ];
+const WIDTH: u32 = 900;
+const PANEL_HEIGHT: u32 = 260;
+const TITLE_HEIGHT: u32 = 40;
 
-/// Draws one run. The text is SVG; the error is the library's, in its words.
+/// `[[draw]]`: a panel.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draw {
+    /// Above the panel.
+    title: String,
+    /// What is drawn.
+    metric: String,
+    /// Of which tenants; of all where none is named.
+    #[serde(default)]
+    of: Vec<String>,
+    /// The sweep along the abscissa; time where there is none.
+    over: Option<String>,
+    /// In which cases.
+    #[serde(default, rename = "where")]
+    among: Where,
+    /// Lines across, by what they are.
+    #[serde(default)]
+    levels: BTreeMap<String, f64>,
+}
+
+/// A line of a panel: its name, its points (abscissa, value, half of the interval).
+struct Line {
+    name: String,
+    points: Vec<(f64, f64, f64)>,
+}
+
+/// A panel ready to be drawn.
+struct Panel {
+    title: String,
+    /// What the abscissa is.
+    along: String,
+    /// What the places 0, 1, 2... of the abscissa are called; none is a number as it is.
+    places: Option<Vec<String>>,
+    end: f64,
+    lines: Vec<Line>,
+    levels: Vec<(String, f64)>,
+}
+
+impl Draw {
+    /// Checks what does not need a run.
+    pub fn check(&self, cases: &[Case]) -> std::result::Result<(), String> {
+        let wrong = |what: String| Err(format!("draw {:?}: {what}", self.title));
+        let metric = match Metric::named(&self.metric) {
+            Ok(metric) => metric,
+            Err(message) => return wrong(message),
+        };
+        if self.over.is_none() && metric.of_window().is_none() {
+            return wrong(format!("{:?} has no value for each window", self.metric));
+        }
+        let tenants = &cases[0].config.tenants;
+        let is_known = |name: &&String| tenants.iter().any(|tenant| tenant.name == **name);
+        if let Some(name) = self.of.iter().find(|name| !is_known(name)) {
+            return wrong(format!("there is no tenant {name:?}"));
+        }
+        let has = |name: &&String| cases[0].settings.iter().any(|one| one.0 == **name);
+        match self.among.keys().chain(&self.over).find(|name| !has(name)) {
+            Some(name) => wrong(format!("there is no sweep {name:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn panel(&self, cases: &[Case], results: &[Result]) -> Option<Panel> {
+        let metric = Metric::named(&self.metric).ok()?;
+        let chosen: Vec<(&Case, &Result)> = cases
+            .iter()
+            .zip(results)
+            .filter(|(case, _)| is_among(case, &self.among))
+            .collect();
+        let (first, _) = chosen.first()?;
+        let (along, places, end) = match &self.over {
+            None => (
+                "time in ms".to_owned(),
+                None,
+                first.run.length.as_secs_f64() * 1e3,
+            ),
+            Some(sweep) => {
+                let places = self.places(sweep, &chosen);
+                let end = places.len() as f64 - 1.0;
+                (sweep.clone(), Some(places), end)
+            }
+        };
+        let mut lines: Vec<Line> = Vec::new();
+        for &(case, result) in &chosen {
+            for (tenant, who) in self.who(metric, case) {
+                let points = match (&self.over, &places) {
+                    (Some(sweep), Some(places)) => {
+                        vec![point(metric, case, result, tenant, sweep, places)?]
+                    }
+                    _ => windows(metric, case, &result.runs[0], tenant)?,
+                };
+                let name = self.line_name(&chosen, case, who);
+                match lines.iter_mut().find(|line| line.name == name) {
+                    Some(line) => line.points.extend(points),
+                    None => lines.push(Line { name, points }),
+                }
+            }
+        }
+        let levels = self.levels.iter().map(|(name, at)| (name.clone(), *at));
+        Some(Panel {
+            title: format!("{}: {}", self.title, self.metric),
+            along,
+            places,
+            end,
+            lines,
+            levels: levels.collect(),
+        })
+    }
+
+    /// The values of a sweep, as the cases have them.
+    fn places(&self, sweep: &str, chosen: &[(&Case, &Result)]) -> Vec<String> {
+        let mut places: Vec<String> = Vec::new();
+        for (case, _) in chosen {
+            let value = value_of(case, sweep);
+            if !places.contains(&value) {
+                places.push(value);
+            }
+        }
+        places
+    }
+
+    /// Whose lines there are: places and names, or one for all.
+    fn who<'a>(&self, metric: &Metric, case: &'a Case) -> Vec<(usize, Option<&'a str>)> {
+        if !metric.is_of_tenants() {
+            return vec![(0, None)];
+        }
+        let tenants = case.config.tenants.iter().enumerate();
+        let wanted = tenants.filter(|(_, one)| self.of.is_empty() || self.of.contains(&one.name));
+        wanted.map(|(at, one)| (at, Some(one.name.as_str()))).collect()
+    }
+
+    /// The tenant, and what sets this case apart from the others of the panel.
+    fn line_name(&self, chosen: &[(&Case, &Result)], case: &Case, who: Option<&str>) -> String {
+        let differs = |name: &str| {
+            let mut others = chosen.iter();
+            others.any(|(other, _)| value_of(other, name) != value_of(case, name))
+        };
+        let settings = case.settings.iter();
+        let settings = settings
+            .filter(|(name, _)| self.over.as_ref() != Some(name) && differs(name))
+            .map(|(_, value)| value.as_str());
+        let words: Vec<&str> = who.into_iter().chain(settings).collect();
+        words.join(", ")
+    }
+}
+
+fn value_of(case: &Case, sweep: &str) -> String {
+    let of = case.settings.iter().find(|(name, _)| name == sweep);
+    of.map_or(String::new(), |one| one.1.clone())
+}
+
+/// A mean over the runs at the place of this case.
+fn point(
+    metric: &Metric,
+    case: &Case,
+    result: &Result,
+    tenant: usize,
+    sweep: &str,
+    places: &[String],
+) -> Option<(f64, f64, f64)> {
+    let value = value_of(case, sweep);
+    let place = places.iter().position(|place| *place == value)?;
+    let runs = result.runs.iter();
+    let values: Vec<f64> = runs
+        .filter_map(|run| metric.value(case, run, tenant))
+        .collect();
+    let (mean, half) = over_runs(&values);
+    Some((place as f64, mean, half.unwrap_or(0.0)))
+}
+
+fn windows(
+    metric: &Metric,
+    case: &Case,
+    run: &Run,
+    tenant: usize,
+) -> Option<Vec<(f64, f64, f64)>> {
+    let of = metric.of_window()?;
+    let length_s = case.run.window.as_secs_f64();
+    let ms = |window: usize| (window as f64 + 0.5) * length_s * 1e3;
+    let windows = run.outcome.parts[tenant].windows.iter().enumerate();
+    Some(
+        windows
+            .map(|(at, window)| (ms(at), of(window, length_s), 0.0))
+            .collect(),
+    )
+}
+
+/// What a file says is to be drawn. The text is SVG; the error is the library's, in its words.
+pub fn figure(
+    draws: &[Draw],
+    cases: &[Case],
+    results: &[Result],
+) -> std::result::Result<String, String> {
+    let panels: Vec<Panel> = draws
+        .iter()
+        .filter_map(|draw| draw.panel(cases, results))
+        .collect();
+    let (run, seeds) = (&cases[0].run, results[0].runs.len());
+    let title = match run.source.is_empty() {
+        true => run.about.clone(),
+        false => format!("{} ({})", run.about, run.source),
+    };
+    drawn(&format!("{title}; {seeds} runs, {}", evidence(run.detail)), &panels)
+}
+
+/// One run of one case over time: what everybody had.
 pub fn run(case: &Case, result: &Result, run: &Run) -> std::result::Result<String, String> {
+    let one = Result {
+        names: result.names.clone(),
+        runs: vec![run.clone()],
+    };
+    let panels = ["ops/s", "device %", "P99 us"].map(|metric| Draw {
+        title: "each tenant".into(),
+        metric: metric.into(),
+        of: Vec::new(),
+        over: None,
+        among: Where::new(),
+        levels: BTreeMap::new(),
+    });
+    let (cases, results) = (std::slice::from_ref(case), std::slice::from_ref(&one));
+    let panels: Vec<Panel> = panels
+        .iter()
+        .filter_map(|draw| draw.panel(cases, results))
+        .collect();
+    let kind = evidence(case.run.detail);
+    let title = format!("{} seed {}, {kind}", case.run.about, run.seed);
+    drawn(title.trim(), &panels)
+}
+
+/// Of what kind the numbers are.
+pub fn evidence(detail: Detail) -> &'static str {
+    match detail {
+        Detail::Engine | Detail::Device => "simulated",
+    }
+}
+
+fn drawn(title: &str, panels: &[Panel]) -> std::result::Result<String, String> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (900, 760)).into_drawing_area();
+        let height = TITLE_HEIGHT + PANEL_HEIGHT * panels.len() as u32;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(told)?;
-        let title = match case.run.about.is_empty() {
-            true => format!("seed {}, simulated", run.seed),
-            false => format!("{} (seed {}, simulated)", case.run.about, run.seed),
-        };
-        let area = area.titled(&title, ("sans-serif", 18)).map_err(told)?;
-        for (panel, area) in PANELS.iter().zip(area.split_evenly((PANELS.len(), 1))) {
-            draw_panel(panel, &area, case, result, run)?;
+        let area = area.titled(title, ("sans-serif", 17)).map_err(told)?;
+        for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
+            panel.draw(&area)?;
         }
         area.present().map_err(told)?;
     }
@@ -65,59 +285,81 @@ fn told(error: impl std::fmt::Display) -> String {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-fn draw_panel(
-    panel: &Panel,
-    area: &Area<'_>,
-    case: &Case,
-    result: &Result,
-    run: &Run,
-) -> std::result::Result<(), String> {
-    let length_s = case.run.window.as_secs_f64();
-    let ms = |window: usize| (window as f64 + 0.5) * length_s * 1e3;
-    let lines: Vec<Vec<(f64, f64)>> = run
-        .outcome
-        .parts
-        .iter()
-        .map(|part| {
-            let windows = part.windows.iter().enumerate();
-            windows
-                .map(|(at, window)| (ms(at), (panel.of)(window, length_s)))
-                .collect()
-        })
-        .collect();
-    let most = lines
-        .iter()
-        .flatten()
-        .map(|point| point.1)
-        .fold(0.0, f64::max);
-    let end_ms = case.run.length.as_secs_f64() * 1e3;
-    let mut chart = ChartBuilder::on(area)
-        .caption(panel.title, ("sans-serif", 14))
-        .margin(8)
-        .x_label_area_size(28)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..end_ms, 0.0..(most * 1.1).max(1e-9))
-        .map_err(told)?;
-    chart
-        .configure_mesh()
-        .x_desc("time in ms")
-        .light_line_style(WHITE)
-        .draw()
-        .map_err(told)?;
-    for (at, line) in lines.into_iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
+impl Panel {
+    fn draw(&self, area: &Area<'_>) -> std::result::Result<(), String> {
+        let values = self.lines.iter().flat_map(|line| &line.points);
+        let values = values.map(|point| point.1 + point.2);
+        let levels = self.levels.iter().map(|level| level.1);
+        let most = values.chain(levels).filter(|v| v.is_finite()).fold(0.0, f64::max);
+        let (start, end) = match &self.places {
+            Some(_) => (-0.25, self.end + 0.25),
+            None => (0.0, self.end),
+        };
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, ("sans-serif", 14))
+            .margin(8)
+            .x_label_area_size(34)
+            .y_label_area_size(72)
+            .build_cartesian_2d(start..end, 0.0..(most * 1.1).max(1e-9))
+            .map_err(told)?;
+        let place = |x: &f64| match &self.places {
+            Some(places) if (x - x.round()).abs() < 1e-6 => {
+                let name = places.get(x.round() as usize).filter(|_| *x > -0.1);
+                name.cloned().unwrap_or_default()
+            }
+            Some(_) => String::new(),
+            None => format!("{x:.0}"),
+        };
+        let labels = self.places.as_ref().map_or(11, |places| 4 * places.len() + 2);
         chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)))
-            .map_err(told)?
-            .label(result.names[at].clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+            .configure_mesh()
+            .x_desc(&self.along)
+            .x_labels(labels)
+            .x_label_formatter(&place)
+            .y_label_formatter(&|y| number(*y))
+            .disable_x_mesh()
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(told)?;
+        for (at, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            let style = colour.stroke_width(2);
+            let points = line.points.iter().map(|point| (point.0, point.1));
+            chart
+                .draw_series(LineSeries::new(points, style))
+                .map_err(told)?
+                .label(line.name.clone())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+            let marked = self.places.iter().flat_map(|_| &line.points);
+            chart
+                .draw_series(marked.map(|&(x, y, half)| {
+                    ErrorBar::new_vertical(x, y - half, y, y + half, colour.filled(), 6)
+                }))
+                .map_err(told)?;
+        }
+        for (name, at) in &self.levels {
+            let style = BLACK.mix(0.5).stroke_width(1);
+            chart
+                .draw_series(LineSeries::new([(start, *at), (end, *at)], style))
+                .map_err(told)?
+                .label(name.clone())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()
+            .map_err(told)
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(told)?;
-    Ok(())
+}
+
+/// A label of the ordinate: short, whatever its size.
+fn number(y: f64) -> String {
+    match y.abs() {
+        y if y >= 1e6 => format!("{} M", y / 1e6),
+        y if y >= 1e4 => format!("{} k", y / 1e3),
+        y => format!("{}", (y * 1e6).round() / 1e6),
+    }
 }

@@ -4,20 +4,38 @@
 
 use crate::config::load::load;
 use crate::config::overrides::Overrides;
+use super::draw::Draw;
+use super::expect::Expect;
 use crate::config::value::{Kind, Value};
 use crate::config::{Config, Loaded};
 use crate::{Exit, Failure};
 use nyx_base::{Bytes, Nanos};
+use nyx_media::model::event::Access;
+use nyx_sim::client::BATCH_MAX;
+use nyx_sim::scenario::Day;
 use serde::Deserialize;
 use std::path::Path;
 use toml::Table;
 
 /// The tables that a scenario has and a configuration has not.
-const OURS: [&str; 3] = ["run", "load", "sweep"];
+const OURS: [&str; 5] = ["run", "load", "sweep", "expect", "draw"];
+/// Reads and writes as the engine does them.
+const USUAL: [Access; 2] = [Access::Load, Access::StoreNt];
 /// Cases of one file.
 const CASES_MAX: usize = 10_000;
 
-/// One scenario: a configuration, its clients, and how it is run.
+/// A scenario file.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Every combination of its sweeps.
+    pub cases: Vec<Case>,
+    /// What must come out.
+    pub expects: Vec<Expect>,
+    /// What is drawn.
+    pub draws: Vec<Draw>,
+}
+
+/// One case: a configuration, its clients, and how it is run.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// What was set for it by the sweeps, in their order: name and value.
@@ -35,6 +53,8 @@ pub struct Case {
 pub struct Run {
     /// What it shows, in a sentence.
     pub about: String,
+    /// Where that was published, if it was.
+    pub source: String,
     /// For how long.
     pub length: Nanos,
     /// What is left out at the begin of what is counted.
@@ -87,6 +107,13 @@ pub struct Load {
     pub from: Nanos,
     /// See `from`.
     pub to: Nanos,
+    /// In between they ask for so long and then rest for so long, again and again.
+    pub on_off: Option<[Nanos; 2]>,
+    /// How their intensity goes up and down.
+    pub day: Option<Day>,
+    /// By which instructions they read and write; anything but the usual ones is for the event
+    /// model.
+    pub access: [Access; 2],
 }
 
 #[derive(Deserialize)]
@@ -97,12 +124,17 @@ struct Document {
     load: Vec<LoadTable>,
     #[serde(default)]
     sweep: Vec<Sweep>,
+    #[serde(default)]
+    expect: Vec<Expect>,
+    #[serde(default)]
+    draw: Vec<Draw>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RunTable {
     about: String,
+    source: String,
     length: String,
     settle: String,
     window: String,
@@ -115,6 +147,7 @@ impl Default for RunTable {
     fn default() -> RunTable {
         RunTable {
             about: String::new(),
+            source: String::new(),
             length: "1s".into(),
             settle: "0s".into(),
             window: "20ms".into(),
@@ -147,6 +180,42 @@ struct LoadTable {
     #[serde(default = "begin")]
     from: String,
     to: Option<String>,
+    on: Option<String>,
+    off: Option<String>,
+    day: Option<String>,
+    #[serde(default = "night")]
+    night: f64,
+    access: Option<Instruction>,
+}
+
+/// How a client reads or writes, as `access` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Instruction {
+    Load,
+    DependentLoad,
+    LoadWithoutPrefetch,
+    NtLoad,
+    Store,
+    StoreClwb,
+    NtStore,
+}
+
+impl Instruction {
+    /// Beside it stands what the other direction is by default.
+    fn access(self) -> [Access; 2] {
+        let reads = |access| [access, Access::StoreNt];
+        let writes = |access| [Access::Load, access];
+        match self {
+            Instruction::Load => reads(Access::Load),
+            Instruction::DependentLoad => reads(Access::LoadDependent),
+            Instruction::LoadWithoutPrefetch => reads(Access::LoadNoPrefetch),
+            Instruction::NtLoad => reads(Access::LoadNt),
+            Instruction::Store => writes(Access::Store),
+            Instruction::StoreClwb => writes(Access::StoreClwb),
+            Instruction::NtStore => writes(Access::StoreNt),
+        }
+    }
 }
 
 fn thousand() -> u64 {
@@ -166,6 +235,9 @@ fn client() -> u16 {
 }
 fn breath() -> String {
     "300ns".into()
+}
+fn night() -> f64 {
+    0.1
 }
 fn begin() -> String {
     "0s".into()
@@ -230,7 +302,8 @@ impl Sweep {
     }
 }
 
-fn shown(value: &toml::Value) -> String {
+/// A value of a sweep, as it is written.
+pub fn shown(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -241,9 +314,9 @@ fn shown(value: &toml::Value) -> String {
 /// with the values given there.
 ///
 /// Errors: exit 66 where the file cannot be read, 64 where anything in it is wrong.
-pub fn read(path: &Path, only: &[(String, String)]) -> Result<Vec<Case>, Failure> {
+pub fn read(path: &Path, only: &[(String, String)]) -> Result<Scenario, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
-    cases(&text, only).map_err(|message| Failure::new(Exit::Usage, prefixed(path, &message)))
+    scenario(&text, only).map_err(|message| Failure::new(Exit::Usage, prefixed(path, &message)))
 }
 
 fn prefixed(path: &Path, message: &str) -> String {
@@ -253,15 +326,32 @@ fn prefixed(path: &Path, message: &str) -> String {
     lines.collect::<Vec<String>>().join("\n")
 }
 
-/// The cases of a scenario's text, in the order of its sweeps, the last one fastest.
-pub fn cases(text: &str, only: &[(String, String)]) -> Result<Vec<Case>, String> {
+/// A scenario's text; cases are in the order of its sweeps, the last one fastest.
+pub fn scenario(text: &str, only: &[(String, String)]) -> Result<Scenario, String> {
+    let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
+    let cases = cases(text, &document.sweep, only)?;
+    document
+        .expect
+        .iter()
+        .try_for_each(|one| one.check(&cases))?;
+    document.draw.iter().try_for_each(|one| one.check(&cases))?;
+    Ok(Scenario {
+        cases,
+        expects: document.expect,
+        draws: document.draw,
+    })
+}
+
+fn cases(
+    text: &str,
+    sweeps: &[Sweep],
+    only: &[(String, String)],
+) -> Result<Vec<Case>, String> {
     let whole: Table = text
         .parse()
         .map_err(|error: toml::de::Error| error.to_string())?;
-    // For its message, which names the place.
-    let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
     let mut all: Vec<(Vec<(String, String)>, Table)> = vec![(Vec::new(), whole)];
-    for sweep in &document.sweep {
+    for sweep in sweeps {
         let mut next = Vec::new();
         for (settings, table) in &all {
             for ((name, value), set) in sweep.choices()? {
@@ -363,6 +453,9 @@ fn case(settings: Vec<(String, String)>, mut whole: Table) -> Result<Case, Strin
     let loads = document.load.iter().map(|one| load_of(one, &config));
     let loads: Vec<Load> = loads.collect::<Result<_, String>>()?;
     let run = run_of(&document.run)?;
+    for load in &loads {
+        check_detail(load, run.detail)?;
+    }
     for (at, tenant) in config.tenants.iter().enumerate() {
         if !loads.iter().any(|load| load.tenant == at) {
             return Err(format!("tenant {:?} has no [[load]]", tenant.name));
@@ -379,6 +472,7 @@ fn case(settings: Vec<(String, String)>, mut whole: Table) -> Result<Case, Strin
 fn run_of(table: &RunTable) -> Result<Run, String> {
     let run = Run {
         about: table.about.clone(),
+        source: table.source.clone(),
         length: time(&table.length, "run.length")?,
         settle: time(&table.settle, "run.settle")?,
         window: time(&table.window, "run.window")?,
@@ -390,6 +484,29 @@ fn run_of(table: &RunTable) -> Result<Run, String> {
         return Err("run: length is above settle, a window is not empty, and a seed is one".into());
     }
     Ok(run)
+}
+
+/// What only the event model can do.
+fn check_detail(load: &Load, detail: Detail) -> Result<(), String> {
+    let is_usual = load.access == USUAL && load.batch <= BATCH_MAX;
+    match is_usual || detail == Detail::Device {
+        true => Ok(()),
+        false => Err(format!(
+            "load {:?}: access, and a batch of more than {BATCH_MAX}, need run.detail = \"device\"",
+            load.name
+        )),
+    }
+}
+
+fn on_off(table: &LoadTable, of: &str) -> Result<Option<[Nanos; 2]>, String> {
+    match (&table.on, &table.off) {
+        (None, None) => Ok(None),
+        (Some(on), Some(off)) => Ok(Some([
+            time(on, &format!("{of}: on"))?,
+            time(off, &format!("{of}: off"))?,
+        ])),
+        _ => Err(format!("{of}: on and off come together")),
+    }
 }
 
 fn load_of(table: &LoadTable, config: &Config) -> Result<Load, String> {
@@ -419,6 +536,15 @@ fn load_of(table: &LoadTable, config: &Config) -> Result<Load, String> {
             Some(to) => time(to, &format!("{of}: to"))?,
             None => Nanos(u64::MAX),
         },
+        on_off: on_off(table, &of)?,
+        day: match &table.day {
+            Some(day) => Some(Day {
+                length: time(day, &format!("{of}: day"))?,
+                night: table.night,
+            }),
+            None => None,
+        },
+        access: table.access.map_or(USUAL, Instruction::access),
     };
     let sound = [
         (
@@ -430,13 +556,22 @@ fn load_of(table: &LoadTable, config: &Config) -> Result<Load, String> {
             "value is 1 byte to 1 MiB",
         ),
         ((0.0..=1.0).contains(&load.gets), "gets is a part, 0 to 1"),
-        ((1..=32).contains(&load.batch), "batch is 1 to 32"),
+        (load.batch > 0, "batch is at least 1"),
         ((1..=256).contains(&load.clients), "clients are 1 to 256"),
         (
             load.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0),
             "rate is above 0",
         ),
         (load.from < load.to, "from is before to"),
+        (
+            load.on_off.is_none_or(|[on, _]| on >= Nanos::from_millis(1)),
+            "on is at least 1ms",
+        ),
+        (
+            load.day
+                .is_none_or(|day| day.length.0 > 0 && day.night > 0.0 && day.night <= 1.0),
+            "night is a part of the day's intensity, over 0 to 1",
+        ),
     ];
     match sound.iter().find(|one| !one.0) {
         Some((_, what)) => Err(format!("{of}: {what}")),
@@ -481,8 +616,12 @@ name = \"writes\"
 gets = 0.0
 ";
 
+    fn cases_of(text: &str, only: &[(String, String)]) -> Result<Vec<Case>, String> {
+        Ok(scenario(text, only)?.cases)
+    }
+
     fn told(text: &str) -> String {
-        cases(text, &[]).expect_err("refused")
+        scenario(text, &[]).expect_err("refused")
     }
 
     #[test]
@@ -493,7 +632,7 @@ gets = 0.0
              set = {{ \"policy.kind\" = \"none\" }}\n[[sweep.case]]\nname = \"nyx\"\n\
              set = {{ \"policy.kind\" = \"share\", \"tenant.a.weight\" = 3.0 }}\n"
         );
-        let cases = cases(&text, &[]).expect("sound");
+        let cases = cases_of(&text, &[]).expect("sound");
         let told: Vec<String> = cases
             .iter()
             .map(|case| {
@@ -513,9 +652,9 @@ gets = 0.0
         );
         assert_eq!(cases[3].config.tenants[0].terms.weight, 3.0);
         let only = [("who".to_string(), "nyx".to_string())];
-        assert_eq!(super::cases(&text, &only).expect("sound").len(), 2);
+        assert_eq!(cases_of(&text, &only).expect("sound").len(), 2);
         let only = [("who".to_string(), "me".to_string())];
-        assert!(super::cases(&text, &only).is_err());
+        assert!(cases_of(&text, &only).is_err());
     }
 
     #[test]

@@ -2,16 +2,21 @@
 //!
 //! A scenario file is a server's configuration - the same knobs, the same words - and says besides
 //! who asks for what: `[run]` (how long, how often, on which of the two simulators), `[[load]]`
-//! (the clients of a tenant) and `[[sweep]]` (settings that are varied). So a configuration in use
-//! can be tried with other policies, other tenants or another device by adding loads to it.
+//! (the clients of a tenant), `[[sweep]]` (settings that are varied), `[[expect]]` (what must come
+//! out) and `[[draw]]` (what is drawn). So a configuration in use can be tried with other policies,
+//! other tenants or another device by adding loads to it, and tested by adding expectations.
 //!
-//! * [`mod@file`]: the file and its cases. [`run`]: its runs.
-//! * [`report`]: tables. [`draw`]: pictures.
+//! * [`mod@file`]: the file and its cases. [`run`]: its runs. [`metric`]: what can be said of one.
+//! * [`expect`]: what must come out. [`report`]: tables. [`draw`]: pictures.
+//! * [`figures`]: the files that redraw the evaluation of NyxCache.
 //!
 //! What it never does: show a number that was not simulated, or that is of another kind: what comes
 //! out is *simulated*, and says so.
 
 pub mod draw;
+pub mod expect;
+pub mod figures;
 pub mod file;
+pub mod metric;
 pub mod report;
 pub mod run;

@@ -2,59 +2,13 @@
 //!
 //! What this module never does: leave out a run.
 
+use super::draw::evidence;
+use super::expect::Verdict;
 use super::file::Case;
-use super::run::{Had, Result, Run, over_runs};
+use super::metric::{METRICS, Metric};
+use super::run::{Result, Run, over_runs};
 use std::fmt::Write as _;
 
-/// A figure that is shown for each tenant.
-struct Column {
-    name: &'static str,
-    of: fn(&Had) -> Option<f64>,
-    digits: usize,
-}
-
-const COLUMNS: [Column; 8] = [
-    Column {
-        name: "ops/s",
-        of: |had| Some(had.ops_per_s),
-        digits: 0,
-    },
-    Column {
-        name: "MB/s",
-        of: |had| Some(had.bytes_per_s / 1e6),
-        digits: 1,
-    },
-    Column {
-        name: "device %",
-        of: |had| Some(had.share * 100.0),
-        digits: 2,
-    },
-    Column {
-        name: "mean us",
-        of: |had| Some(had.latencies.mean_ns()? / 1e3),
-        digits: 2,
-    },
-    Column {
-        name: "P50 us",
-        of: |had| Some(had.latencies.quantile_ns(0.5)? / 1e3),
-        digits: 2,
-    },
-    Column {
-        name: "P99 us",
-        of: |had| Some(had.latencies.quantile_ns(0.99)? / 1e3),
-        digits: 2,
-    },
-    Column {
-        name: "P99.9 us",
-        of: |had| Some(had.latencies.quantile_ns(0.999)? / 1e3),
-        digits: 2,
-    },
-    Column {
-        name: "slowdown",
-        of: |had| had.slowdown,
-        digits: 3,
-    },
-];
 const WIDTH: usize = 16;
 
 /// One case: a line of what was set, and one for each tenant; means over runs, with intervals of
@@ -69,34 +23,25 @@ pub fn table(case: &Case, result: &Result) -> String {
     if !settings.is_empty() {
         let _ = writeln!(text, "{}", settings.join(", "));
     }
-    let shown: Vec<&Column> = COLUMNS
+    let value = |metric: &Metric, at: usize| -> Vec<f64> {
+        let runs = result.runs.iter();
+        runs.filter_map(|run| metric.value(case, run, at)).collect()
+    };
+    let tenants = case.config.tenants.len();
+    let shown: Vec<&Metric> = METRICS
         .iter()
-        .filter(|column| {
-            result
-                .runs
-                .iter()
-                .any(|run| run.tenants.iter().any(|t| (column.of)(t).is_some()))
-        })
+        .filter(|metric| metric.is_column)
+        .filter(|metric| (0..tenants).any(|at| !value(metric, at).is_empty()))
         .collect();
     let _ = write!(text, "  {:<12}", "tenant");
     for column in &shown {
         let _ = write!(text, "{:>WIDTH$}", column.name);
     }
     text.push('\n');
-    for (at, name) in result
-        .names
-        .iter()
-        .enumerate()
-        .take(case.config.tenants.len())
-    {
+    for (at, name) in result.names.iter().enumerate().take(tenants) {
         let _ = write!(text, "  {name:<12}");
         for column in &shown {
-            let values: Vec<f64> = result
-                .runs
-                .iter()
-                .filter_map(|run| (column.of)(&run.tenants[at]))
-                .collect();
-            let _ = write!(text, "{:>WIDTH$}", cell(&values, column.digits));
+            let _ = write!(text, "{:>WIDTH$}", cell(&value(column, at), column.digits));
         }
         text.push('\n');
     }
@@ -104,8 +49,9 @@ pub fn table(case: &Case, result: &Result) -> String {
     let runs = result.runs.len();
     let _ = writeln!(
         text,
-        "  device busy {} %, {runs} runs, simulated",
-        cell(&busy, 1)
+        "  device busy {} %, {runs} runs, {}",
+        cell(&busy, 1),
+        evidence(case.run.detail)
     );
     text
 }
@@ -116,6 +62,53 @@ fn cell(values: &[f64], digits: usize) -> String {
         (false, (mean, None)) => format!("{mean:.digits$}"),
         (false, (mean, Some(half))) => format!("{mean:.digits$} +-{half:.digits$}"),
     }
+}
+
+/// What came of the expectations, a line each.
+pub fn verdicts(verdicts: &[Verdict]) -> String {
+    let mut text = String::new();
+    for verdict in verdicts {
+        let word = if verdict.is_kept { "holds" } else { "FAILS" };
+        let (held, runs) = (verdict.held, verdict.found.len());
+        let _ = writeln!(
+            text,
+            "  {word}  {}: {} (must be {}; {held} of {runs} runs)",
+            verdict.says,
+            verdict.ours(),
+            verdict.must,
+        );
+    }
+    text
+}
+
+/// The head of the table of figures, as Markdown.
+pub fn figures_head() -> String {
+    "| figure | what the paper says | must | goal | ours | runs that hold, reach the goal | evidence \
+     |\n|---|---|---|---|---|---|---|\n"
+        .to_owned()
+}
+
+/// The rows of one figure.
+pub fn figure_rows(name: &str, case: &Case, verdicts: &[Verdict]) -> String {
+    let mut text = String::new();
+    for verdict in verdicts {
+        let word = if verdict.is_kept { "" } else { "**fails** " };
+        let goal = verdict.goal.as_deref().unwrap_or("-");
+        let (held, runs) = (verdict.held, verdict.found.len());
+        let reached = match verdict.goal {
+            Some(_) => format!(", {}", verdict.reached),
+            None => String::new(),
+        };
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {} | {goal} | {word}{} | {held}{reached} of {runs} | {} |",
+            verdict.says,
+            verdict.must,
+            verdict.ours(),
+            evidence(case.run.detail),
+        );
+    }
+    text
 }
 
 /// What the policy did in one run, a line each.
@@ -143,27 +136,29 @@ pub fn json(case: &Case, result: &Result) -> serde_json::Value {
     let runs: Vec<serde_json::Value> = result
         .runs
         .iter()
-        .map(|run| run_json(result, run))
+        .map(|run| run_json(case, result, run))
         .collect();
-    serde_json::json!({ "evidence": "simulated", "settings": settings, "runs": runs })
+    let evidence = evidence(case.run.detail);
+    serde_json::json!({ "evidence": evidence, "settings": settings, "runs": runs })
 }
 
-fn run_json(result: &Result, run: &Run) -> serde_json::Value {
-    let tenants: Vec<serde_json::Value> = run
-        .tenants
-        .iter()
-        .zip(&result.names)
-        .map(|(had, name)| {
-            let mut one = serde_json::Map::new();
-            one.insert("tenant".into(), name.clone().into());
-            for column in &COLUMNS {
-                one.insert(column.name.into(), (column.of)(had).into());
-            }
-            one.into()
-        })
-        .collect();
+fn run_json(case: &Case, result: &Result, run: &Run) -> serde_json::Value {
+    let tenants = result.names.iter().take(run.tenants.len()).enumerate();
+    let tenants = tenants.map(|(at, name)| {
+        let metrics = METRICS.iter().filter(|metric| metric.is_of_tenants());
+        let values = metrics.map(|metric| {
+            let value = metric.value(case, run, at);
+            (metric.name.to_owned(), value.into())
+        });
+        let name = ("tenant".to_owned(), name.clone().into());
+        serde_json::Value::Object(std::iter::once(name).chain(values).collect())
+    });
+    let tenants: Vec<serde_json::Value> = tenants.collect();
+    let all = METRICS.iter().filter(|metric| !metric.is_of_tenants());
+    let all = all.map(|metric| (metric.name.to_owned(), metric.value(case, run, 0).into()));
+    let all: serde_json::Map<String, serde_json::Value> = all.collect();
     let decisions: Vec<String> = decisions(result, run).lines().map(str::to_owned).collect();
     serde_json::json!({
-        "seed": run.seed, "device busy": run.busy, "tenants": tenants, "decisions": decisions,
+        "seed": run.seed, "all": all, "tenants": tenants, "decisions": decisions,
     })
 }

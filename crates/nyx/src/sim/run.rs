@@ -12,7 +12,10 @@ use nyx_policy::plan::Plan;
 use nyx_sim::client;
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, PartOutcome, Scenario, WindowOutcome};
+use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What came out of a case.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Run {
     pub seed: u64,
     /// What each tenant had after the settling.
     pub tenants: Vec<Had>,
+    /// What each did alone, where that was asked for.
+    pub alone: Vec<Option<PartOutcome>>,
     /// The part of the device that was busy, by the model's own count, over the whole run.
     pub busy: f64,
     /// All of it.
@@ -71,66 +76,136 @@ impl Devices {
     }
 }
 
-/// Runs every seed of a case.
+/// Runs every seed of every case, on all CPUs; `tell` hears of each run that is done, and how many
+/// there are.
 ///
-/// Errors: 64 where its plan cannot be kept, 71 where the system refuses memory.
-pub fn run(case: &Case, device: &Modelled) -> std::result::Result<Result, Failure> {
+/// Errors: 64 where a plan cannot be kept, 71 where the system refuses memory.
+pub fn run_all(
+    cases: &[Case],
+    devices: &mut Devices,
+    tell: &(dyn Fn(usize, usize) + Sync),
+) -> std::result::Result<Vec<Result>, Failure> {
+    let modelled = cases.iter().map(|case| devices.of(case));
+    let modelled: Vec<Modelled> = modelled.collect::<std::result::Result<_, Failure>>()?;
+    let each = cases.iter().zip(&modelled).enumerate();
+    let tasks: Vec<Task<'_>> = each
+        .flat_map(|(at, (case, device))| {
+            (1..=case.run.seeds).map(move |seed| Task {
+                at,
+                case,
+                device,
+                seed,
+            })
+        })
+        .collect();
+    let alone = Alone::default();
+    let done = AtomicUsize::new(0);
+    let runs: Vec<(usize, Run)> = tasks
+        .par_iter()
+        .map(|task| {
+            let run = task.run(&alone)?;
+            tell(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len());
+            Ok((task.at, run))
+        })
+        .collect::<std::result::Result<_, Failure>>()?;
+    let empty = cases.iter().zip(&modelled).map(|(case, device)| {
+        let tenants = case.config.tenants.iter().map(|one| one.name.clone());
+        let groups = policy(case, device)?.groups().groups.into_iter();
+        Ok(Result {
+            names: tenants.chain(groups.map(|group| group.name)).collect(),
+            runs: Vec::new(),
+        })
+    });
+    let mut results: Vec<Result> = empty.collect::<std::result::Result<_, Failure>>()?;
+    for (at, run) in runs {
+        results[at].runs.push(run);
+    }
+    Ok(results)
+}
+
+/// The policy of a case.
+fn policy(case: &Case, device: &Modelled) -> std::result::Result<Box<dyn Policy>, Failure> {
     let plans = plans::plans(&case.config, &[&device.cost])
         .map_err(|error| Failure::usage(error.to_string()))?;
-    let policy = || Plan::build(&plans, case.config.tenants.len());
-    let mut names: Vec<String> = case
-        .config
-        .tenants
-        .iter()
-        .map(|one| one.name.clone())
-        .collect();
-    names.extend(policy().groups().groups.into_iter().map(|group| group.name));
-    let runs = (1..=case.run.seeds).map(|seed| {
-        let all = |_: &Load| true;
-        let outcome = simulate(case, device, policy(), &all, seed)?;
+    Ok(Plan::build(&plans, case.config.tenants.len()))
+}
+
+/// One run to be done.
+struct Task<'a> {
+    /// The place of its case.
+    at: usize,
+    case: &'a Case,
+    device: &'a Modelled,
+    seed: u64,
+}
+
+/// What tenants do alone, which depends on no policy: once for all cases in which it is the same.
+#[derive(Default)]
+struct Alone(Mutex<BTreeMap<String, Arc<OnceLock<Kept>>>>);
+
+type Kept = std::result::Result<PartOutcome, Failure>;
+
+impl Task<'_> {
+    fn run(&self, alone: &Alone) -> std::result::Result<Run, Failure> {
+        let case = self.case;
+        let outcome = self.simulate(policy(case, self.device)?, &|_| true)?;
         let mut tenants: Vec<Had> = outcome.parts.iter().map(|part| had(case, part)).collect();
+        let mut by_itself = vec![None; tenants.len()];
         if case.run.alone {
             for (at, tenant) in tenants.iter_mut().enumerate() {
-                let alone = simulate(case, device, Box::new(Unlimited), &|l| l.tenant == at, seed)?;
-                tenant.slowdown = slowdown(case, at, &had(case, &alone.parts[0]), tenant);
+                let part = self.alone(alone, at)?;
+                tenant.slowdown = slowdown(case, at, &had(case, &part), tenant);
+                by_itself[at] = Some(part);
             }
         }
         Ok(Run {
-            seed,
+            seed: self.seed,
             tenants,
+            alone: by_itself,
             busy: outcome.busy.as_secs_f64() / case.run.length.as_secs_f64(),
             outcome,
         })
-    });
-    Ok(Result {
-        names,
-        runs: runs.collect::<std::result::Result<_, Failure>>()?,
-    })
-}
+    }
 
-fn simulate(
-    case: &Case,
-    device: &Modelled,
-    policy: Box<dyn Policy>,
-    among: &dyn Fn(&Load) -> bool,
-    seed: u64,
-) -> std::result::Result<Outcome, Failure> {
-    // In the order of the tenants, as the policy has them.
-    let mut loads: Vec<&Load> = case.loads.iter().filter(|load| among(load)).collect();
-    loads.sort_by_key(|load| load.tenant);
-    let scenario = Scenario {
-        device: device.clone(),
-        parts: loads.into_iter().map(|load| part(case, load)).collect(),
-        policy,
-        length: case.run.length,
-        window: case.run.window,
-        seed,
-    };
-    match case.run.detail {
-        Detail::Device => Ok(scenario.run_library()),
-        Detail::Engine => scenario
-            .run()
-            .map_err(|error| Failure::new(Exit::Os, error.to_string())),
+    fn alone(&self, known: &Alone, tenant: usize) -> Kept {
+        let (case, seed) = (self.case, self.seed);
+        let loads: Vec<&Load> = case.loads.iter().filter(|l| l.tenant == tenant).collect();
+        let (model, run) = (&case.config.devices[0].model, &case.run);
+        let key = format!("{model:?} {run:?} {loads:?} {seed}");
+        let cell = {
+            let mut known = known.0.lock().unwrap_or_else(PoisonError::into_inner);
+            known.entry(key).or_default().clone()
+        };
+        cell.get_or_init(|| {
+            let outcome = self.simulate(Box::new(Unlimited), &|load| load.tenant == tenant)?;
+            Ok(outcome.parts[0].clone())
+        })
+        .clone()
+    }
+
+    fn simulate(
+        &self,
+        policy: Box<dyn Policy>,
+        among: &dyn Fn(&Load) -> bool,
+    ) -> std::result::Result<Outcome, Failure> {
+        let case = self.case;
+        // In the order of the tenants, as the policy has them.
+        let mut loads: Vec<&Load> = case.loads.iter().filter(|load| among(load)).collect();
+        loads.sort_by_key(|load| load.tenant);
+        let scenario = Scenario {
+            device: self.device.clone(),
+            parts: loads.into_iter().map(|load| part(case, load)).collect(),
+            policy,
+            length: case.run.length,
+            window: case.run.window,
+            seed: self.seed,
+        };
+        match case.run.detail {
+            Detail::Device => Ok(scenario.run_library()),
+            Detail::Engine => scenario
+                .run()
+                .map_err(|error| Failure::new(Exit::Os, error.to_string())),
+        }
     }
 }
 
@@ -146,7 +221,10 @@ fn part(case: &Case, load: &Load) -> Part {
     let name = &case.config.tenants[load.tenant].name;
     Part {
         active: load.from..load.to,
+        on_off: load.on_off,
+        day: load.day,
         rate: load.rate.map(|rate| rate / load.batch as f64),
+        access: load.access,
         ..Part::closed(name, asks, load.clients, load.think)
     }
 }
@@ -176,10 +254,14 @@ fn had(case: &Case, part: &PartOutcome) -> Had {
     }
 }
 
+/// Whether a tenant's clients come at times of their own.
+pub fn is_open(case: &Case, tenant: usize) -> bool {
+    let mut of = case.loads.iter().filter(|load| load.tenant == tenant);
+    of.any(|load| load.rate.is_some())
+}
+
 fn slowdown(case: &Case, tenant: usize, alone: &Had, now: &Had) -> Option<f64> {
-    let of = case.loads.iter().filter(|load| load.tenant == tenant);
-    let is_open = of.clone().any(|load| load.rate.is_some());
-    match is_open {
+    match is_open(case, tenant) {
         true => Some(now.latencies.mean_ns()? / alone.latencies.mean_ns()?),
         false => (now.ops_per_s > 0.0).then(|| alone.ops_per_s / now.ops_per_s),
     }
@@ -208,7 +290,7 @@ pub fn over_runs(runs: &[f64]) -> (f64, Option<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::file::cases;
+    use crate::sim::file::scenario;
 
     const TWO: &str = "
 [run]
@@ -246,9 +328,8 @@ from = \"40ms\"
         let mut devices = Devices::default();
         for detail in ["engine", "device"] {
             let text = TWO.replacen("[run]", &format!("[run]\ndetail = \"{detail}\""), 1);
-            let case = &cases(&text, &[]).expect("sound")[0];
-            let device = devices.of(case).expect("a preset");
-            let result = run(case, &device).expect("it runs");
+            let cases = scenario(&text, &[]).expect("sound").cases;
+            let result = &run_all(&cases, &mut devices, &|_, _| ()).expect("it runs")[0];
             assert_eq!(result.names, ["a", "b"]);
             assert_eq!(result.runs.len(), 2);
             for run in &result.runs {
