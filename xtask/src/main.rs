@@ -2,6 +2,7 @@
 //!
 //! What it never does: hold a rule. Rules are tests (`xtask/tests/tidy`) and lints; this runs them.
 
+mod figures;
 mod fuzz;
 mod packages;
 mod run;

@@ -47,7 +47,7 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 /// The path of a fresh release binary.
-fn build() -> Result<PathBuf, String> {
+pub(crate) fn build() -> Result<PathBuf, String> {
     output(cargo("build").args(["--release", "--package", "nyx"]))?;
     let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
     let metadata: serde_json::Value =

@@ -3,7 +3,7 @@
 //! What they never do: depend on each other. Each builds what it needs, so any can run alone.
 
 use crate::run::{Report, cargo, output, root};
-use crate::{fuzz, smoke};
+use crate::{figures, fuzz, smoke};
 use std::process::{Command, ExitCode};
 
 struct Step {
@@ -12,7 +12,7 @@ struct Step {
     run: fn(&mut Report),
 }
 
-/// Clippy and the tests share the dev profile; the smoke test alone builds release.
+/// Clippy and the tests share the dev profile; the smoke test and the figures build release.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -53,6 +53,11 @@ const STEPS: &[Step] = &[
         name: "smoke",
         what: "the release binary, by its users' means",
         run: smoke::run,
+    },
+    Step {
+        name: "figures",
+        what: "the figures of the paper's evaluation, one run each",
+        run: figures::run,
     },
 ];
 
