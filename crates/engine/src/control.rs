@@ -77,7 +77,7 @@ impl Controller {
     }
 
     /// Takes the groups of a new policy over. Limits of tenants stay in force until it has stepped.
-    fn install<T: Governed>(&mut self, now: Instant, tenants: &[T]) {
+    fn install<T: Governed>(&mut self, tenants: &[T]) {
         self.is_new = false;
         self.groups = self.policy.groups();
         let groups = &self.groups.groups;
@@ -85,11 +85,11 @@ impl Controller {
         let budget = |group: Option<usize>| group.map(|group| self.budgets[group].clone());
         for (at, group) in groups.iter().enumerate() {
             assert!(group.parent < Some(at), "a group stands after its parent");
-            self.budgets[at].set_above(now, budget(group.parent));
+            self.budgets[at].set_above(budget(group.parent));
         }
         for (at, tenant) in tenants.iter().enumerate() {
             let group = self.groups.of_tenant.get(at).copied().flatten();
-            tenant.budget().set_above(now, budget(group));
+            tenant.budget().set_above(budget(group));
         }
         let subjects = tenants.len() + groups.len();
         self.want.clear();
@@ -106,7 +106,7 @@ impl Controller {
     /// One tick. Returns when the policy wants the next one.
     pub fn tick<T: Governed>(&mut self, now: Instant, tenants: &[T]) -> Nanos {
         if self.is_new {
-            self.install(now, tenants);
+            self.install(tenants);
         }
         self.look(tenants);
         self.policy.step(now, &self.seen, &mut self.want);

@@ -9,8 +9,8 @@
 //! Two token buckets bound what is leased. The *sustained* bucket holds the limit over the long run
 //! and remembers what a stalled machine did not let the tenant use; the *peak* bucket lets it catch
 //! up at a rate only a little above the limit. So the use in any window of length `T` is at most
-//! `peak.rate * T + peak.depth` plus one lease per worker and one access, and the use over a long
-//! time is the limit exactly.
+//! `peak.rate * T + peak.depth` plus one lease per worker and one access, of each of its tenants
+//! where it is a group's, and the use over a long time is the limit exactly.
 //!
 //! *Thread safety*: all methods take `&self` and may be called from any thread.
 //!
@@ -24,14 +24,17 @@
 //!
 //! *Invariants*: a bucket is one word, the time at which it was (or will be) empty; it only moves
 //! forward by what is taken and back by what is given back, so that tokens are neither lost nor
-//! made. It lies in the future only by what is reserved; a change of the limit cancels that, also
-//! a change of a limit above. Budgets above each other form no circle.
+//! made. It lies in the future only by what is reserved. A change of the limit rewrites it, so that
+//! it holds, or owes, as much device time as before: what is reserved stays so and comes at the new
+//! rate, in the order of asking, and a change that comes late gives nothing twice. Only a lease
+//! that meets a change may be priced at the other of the two rates. Budgets above each other form
+//! no circle.
 
 use nyx_base::{CachePadded, DevicePs, Instant, Nanos};
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A rate of device time: device picoseconds for each second of time. 42 % of a device is 0.42e12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,24 +62,42 @@ impl Rate {
 
     /// Device time earned in `time`.
     fn earned(self, time: Nanos) -> u64 {
-        (u128::from(self.0) * u128::from(time.0) / 1_000_000_000) as u64
+        saturated(u128::from(self.0) * u128::from(time.0) / 1_000_000_000)
     }
 
     /// Time in which `ps` of device time is earned, rounded up so that a limit is never exceeded.
     fn time_to_earn(self, ps: u64) -> u64 {
-        (u128::from(ps) * 1_000_000_000).div_ceil(u128::from(self.0.max(1))) as u64
+        saturated((u128::from(ps) * 1_000_000_000).div_ceil(u128::from(self.0.max(1))))
+    }
+
+    /// Time in which no more than `ps` of device time is earned.
+    fn time_of(self, ps: u64) -> u64 {
+        saturated(u128::from(ps) * 1_000_000_000 / u128::from(self.0.max(1)))
     }
 }
 
+fn saturated(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
 /// Device time that is a worker's own from some moment on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Reserved {
-    /// From when on it may be spent.
+    /// From when on it may be spent, if no limit changes.
     pub from: Instant,
-    /// When it began to be earned.
-    begin: Instant,
     ps: u64,
-    changes: u64,
+    /// What the budget must have earned for it.
+    due: Earned,
+    /// The same in the budget that stood above.
+    above: Option<Box<(Arc<Budget>, Reserved)>>,
+}
+
+/// What the two buckets of a budget have earned since there is a limit, in device picoseconds. It
+/// never wraps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Earned {
+    sustained_ps: u128,
+    peak_ps: u128,
 }
 
 /// How much device time a worker takes at a time.
@@ -89,10 +110,34 @@ pub(crate) struct Portion {
     pub(crate) hold_ps: u64,
 }
 
-/// How often limits were changed, this one and those above, and when last.
-struct Changes {
-    count: u64,
-    last: Instant,
+/// What a budget had earned when its limit was changed last: by that reservations stand in line,
+/// whatever the limit becomes.
+#[derive(Debug, Default)]
+struct Line {
+    since: Instant,
+    earned: Earned,
+}
+
+impl Line {
+    /// What is earned at these rates by the times at which the buckets are empty.
+    fn earned_by(&self, [sustained, peak]: [Rate; 2], empty_ns: [u64; 2]) -> Earned {
+        let [sustained_ns, peak_ns] = empty_ns.map(|ns| Instant(ns).since(self.since));
+        Earned {
+            sustained_ps: self.earned.sustained_ps + u128::from(sustained.earned(sustained_ns)),
+            peak_ps: self.earned.peak_ps + u128::from(peak.earned(peak_ns)),
+        }
+    }
+
+    /// When so much will be earned, or was.
+    fn when(&self, [sustained, peak]: [Rate; 2], due: Earned) -> Instant {
+        let wait = |rate: Rate, due_ps: u128, earned_ps: u128| {
+            let ps = u64::try_from(due_ps.saturating_sub(earned_ps));
+            Nanos(ps.map_or(u64::MAX, |ps| rate.time_to_earn(ps)))
+        };
+        let first = wait(sustained, due.sustained_ps, self.earned.sustained_ps);
+        let second = wait(peak, due.peak_ps, self.earned.peak_ps);
+        self.since + first.max(second)
+    }
 }
 
 /// What a tenant may use of a device.
@@ -171,16 +216,13 @@ struct Terms {
     byte_price_ps: AtomicU64,
     /// When [`DELAY_INFINITE`] ends, if nobody prolongs it.
     pause_ends_ns: AtomicU64,
-    /// How often the limit was changed, and when last.
-    changes: AtomicU64,
-    changed_at_ns: AtomicU64,
     /// Whether there is something to lease from: a limit, or a budget above.
     is_limited: AtomicBool,
     has_above: AtomicBool,
     above: RwLock<Option<Arc<Budget>>>,
-    /// Held while a limit is changed and while something is reserved, both of which are rare, so
-    /// that nothing is booked at one limit's rate and cancelled under another's number.
-    order: Mutex<()>,
+    /// Held while a limit is changed and while something is reserved or redeemed, all of which are
+    /// rare, so that nothing is booked at one limit's rate and waited for at another's.
+    line: Mutex<Line>,
 }
 
 /// What has been leased: written by workers, once per lease.
@@ -188,6 +230,13 @@ struct Terms {
 struct Buckets {
     sustained_empty_ns: AtomicU64,
     peak_empty_ns: AtomicU64,
+}
+
+impl Buckets {
+    /// When each was or will be empty, sustained and peak.
+    fn empty_ns(&self) -> [&AtomicU64; 2] {
+        [&self.sustained_empty_ns, &self.peak_empty_ns]
+    }
 }
 
 /// The budget of one (tenant, device).
@@ -215,63 +264,82 @@ impl Budget {
                 delay_units: AtomicU32::new(0),
                 byte_price_ps: AtomicU64::new(0),
                 pause_ends_ns: AtomicU64::new(u64::MAX),
-                changes: AtomicU64::new(0),
-                changed_at_ns: AtomicU64::new(0),
                 is_limited: AtomicBool::new(false),
                 has_above: AtomicBool::new(false),
                 above: RwLock::new(None),
-                order: Mutex::new(()),
+                line: Mutex::default(),
             }),
             buckets: CachePadded(Buckets::default()),
         }
     }
 
     /// Sets the limit from now on. A limit set for the first time starts with empty buckets, so
-    /// that time before it does not count as unused; another limit cancels what is reserved, which
-    /// was to come at the old rate.
+    /// that time before it does not count as unused; another limit keeps what the buckets hold, and
+    /// what is reserved comes at the new rate. Where the limit is lifted, it comes at once.
     pub fn set_limit(&self, now: Instant, limit: Limit) {
-        let terms = &self.terms;
-        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
-        for empty in [
-            &self.buckets.sustained_empty_ns,
-            &self.buckets.peak_empty_ns,
-        ] {
-            match terms.sustained.load(Relaxed) {
-                u64::MAX => empty.store(now.0, Relaxed),
-                _ => drop(empty.fetch_min(now.0, Relaxed)),
+        let mut line = self.line();
+        // A change cannot come before the last one.
+        let now = now.max(line.since);
+        let old = self.rates();
+        let new = [limit.sustained, limit.peak.max(limit.sustained)];
+        let depths_ns = self.depths_ns();
+        let mut before_ns = [now.0; 2];
+        for (at, empty) in self.buckets.empty_ns().into_iter().enumerate() {
+            let moved = |seen: u64| revalued(seen, now, depths_ns[at], old[at], new[at]);
+            let before = empty.fetch_update(Relaxed, Relaxed, |seen| Some(moved(seen)));
+            // Who has something reserved need not wait for it where there is no limit any more.
+            if old[at] != Rate::UNLIMITED && new[at] == Rate::UNLIMITED {
+                before_ns[at] = before.unwrap_or_else(|seen| seen).max(now.0);
             }
         }
+        if old[0] != Rate::UNLIMITED {
+            line.earned = line.earned_by(old, before_ns);
+        }
+        line.since = now;
+        let terms = &self.terms;
         terms.memory_ns.store(limit.memory.0, Relaxed);
-        terms
-            .peak
-            .store(limit.peak.0.max(limit.sustained.0), Relaxed);
+        terms.peak.store(new[1].0, Relaxed);
         terms.burst_ps.store(limit.burst.0, Relaxed);
-        terms.sustained.store(limit.sustained.0, Relaxed);
-        self.note_change(now, 1);
+        // Who sees the new limit sees its shape and its buckets.
+        terms.sustained.store(new[0].0, Release);
+        self.note_change();
     }
 
-    /// Puts this budget below another, or below none: from now on leases count there too.
-    pub fn set_above(&self, now: Instant, above: Option<Arc<Budget>>) {
+    /// Puts this budget below another, or below none: from now on leases count there too. What is
+    /// reserved counts where it was reserved.
+    pub fn set_above(&self, above: Option<Arc<Budget>>) {
+        let _line = self.line();
         let terms = &self.terms;
-        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut place = terms.above.write().unwrap_or_else(PoisonError::into_inner);
         terms.has_above.store(above.is_some(), Relaxed);
         *place = above;
         drop(place);
-        // More than the changes of any limit: counts under different budgets are never the same.
-        self.note_change(now, 1 << 32);
+        self.note_change();
     }
 
-    /// With `order` held.
-    fn note_change(&self, now: Instant, by: u64) {
+    /// With the line held.
+    fn note_change(&self) {
         let terms = &self.terms;
-        let own = terms.sustained.load(Relaxed) != u64::MAX;
-        terms
-            .is_limited
-            .store(own || terms.has_above.load(Relaxed), Relaxed);
-        terms.changed_at_ns.store(now.0, Relaxed);
-        // Who sees the new number sees the time and the terms above.
-        terms.changes.fetch_add(by, Release);
+        let own = self.sustained() != Rate::UNLIMITED;
+        let above = terms.has_above.load(Relaxed);
+        terms.is_limited.store(own || above, Relaxed);
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        let line = self.terms.line.lock();
+        line.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rates of the buckets, sustained and peak.
+    fn rates(&self) -> [Rate; 2] {
+        [self.sustained(), Rate(self.terms.peak.load(Relaxed))]
+    }
+
+    /// How much time the buckets remember.
+    fn depths_ns(&self) -> [u64; 2] {
+        let [_, peak] = self.rates();
+        let burst_ns = peak.time_to_earn(self.terms.burst_ps.load(Relaxed));
+        [self.terms.memory_ns.load(Relaxed), burst_ns]
     }
 
     fn above(&self) -> Option<Arc<Budget>> {
@@ -326,7 +394,7 @@ impl Budget {
 
     /// The limit over the long run.
     pub fn sustained(&self) -> Rate {
-        Rate(self.terms.sustained.load(Relaxed))
+        Rate(self.terms.sustained.load(Acquire))
     }
 
     /// The tightest limit, this one or one above.
@@ -350,34 +418,29 @@ impl Budget {
 
     /// Takes up to `want_ps` of device time, at least nothing.
     pub fn lease(&self, now: Instant, want_ps: u64) -> u64 {
-        let own = self.lease_own(now, want_ps);
+        let rates = self.rates();
+        let own = self.lease_own(now, rates, want_ps);
         let Some(above) = self.above() else {
             return own;
         };
         let granted = above.lease(now, own);
         if granted < own {
-            let peak = Rate(self.terms.peak.load(Relaxed));
-            let buckets = &self.buckets;
-            give_back(&buckets.sustained_empty_ns, self.sustained(), own, granted);
-            give_back(&buckets.peak_empty_ns, peak, own, granted);
+            for (empty, rate) in self.buckets.empty_ns().into_iter().zip(self.rates()) {
+                give_back(empty, rate, own, granted);
+            }
         }
         granted
     }
 
-    fn lease_own(&self, now: Instant, want_ps: u64) -> u64 {
-        let terms = &self.terms;
-        let sustained = self.sustained();
-        if sustained == Rate::UNLIMITED {
+    fn lease_own(&self, now: Instant, rates: [Rate; 2], want_ps: u64) -> u64 {
+        if rates[0] == Rate::UNLIMITED {
             return want_ps;
         }
-        let peak = Rate(terms.peak.load(Relaxed));
-        let memory_ns = terms.memory_ns.load(Relaxed);
-        let burst_ns = peak.time_to_earn(terms.burst_ps.load(Relaxed));
-        let bucket = &self.buckets.sustained_empty_ns;
-        let first = take(bucket, sustained, memory_ns, now, want_ps);
-        let second = take(&self.buckets.peak_empty_ns, peak, burst_ns, now, first);
+        let (depths_ns, empty_ns) = (self.depths_ns(), self.buckets.empty_ns());
+        let first = take(empty_ns[0], rates[0], depths_ns[0], now, want_ps);
+        let second = take(empty_ns[1], rates[1], depths_ns[1], now, first);
         if second < first {
-            give_back(bucket, sustained, first, second);
+            give_back(empty_ns[0], rates[0], first, second);
         }
         second
     }
@@ -385,70 +448,68 @@ impl Budget {
     /// Makes the next `ps` of device time that nobody has reserved yet the caller's. It counts as
     /// taken, whether it is redeemed or not.
     pub fn reserve(&self, now: Instant, ps: u64) -> Reserved {
-        let own = self.reserve_own(now, ps);
-        let Some(above) = self.above() else {
-            return own;
-        };
-        let above = above.reserve(now, ps);
-        let later = if above.from > own.from { above } else { own };
+        let (due, own) = self.reserve_own(now, ps);
+        let above = self.above().map(|above| {
+            let reserved = above.reserve(now, ps);
+            Box::new((above, reserved))
+        });
+        let later = above.as_ref().map_or(now, |above| above.1.from);
         Reserved {
-            changes: own.changes.wrapping_add(above.changes),
-            ..later
-        }
-    }
-
-    fn reserve_own(&self, now: Instant, ps: u64) -> Reserved {
-        let terms = &self.terms;
-        let _order = terms.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let peak = Rate(terms.peak.load(Relaxed));
-        let burst_ns = peak.time_to_earn(terms.burst_ps.load(Relaxed));
-        let memory_ns = terms.memory_ns.load(Relaxed);
-        let bucket = &self.buckets.sustained_empty_ns;
-        let first = book(bucket, self.sustained(), memory_ns, now, ps);
-        let second = book(&self.buckets.peak_empty_ns, peak, burst_ns, now, ps);
-        let (begin, from) = if first.1 > second.1 { first } else { second };
-        Reserved {
-            from: Instant(from).max(now),
-            begin: Instant(begin),
+            from: own.max(later).max(now),
             ps,
-            changes: terms.changes.load(Relaxed),
+            due,
+            above,
         }
     }
 
-    /// What was reserved, when its time has come; where the limit was changed since, what had been
-    /// earned of it by then. The moment to come again where it is too early.
-    pub fn redeem(&self, now: Instant, reserved: Reserved) -> Result<u64, Instant> {
-        let changes = self.changes();
-        if changes.count == reserved.changes {
-            return if now < reserved.from {
-                Err(reserved.from)
-            } else {
-                Ok(reserved.ps)
-            };
+    fn reserve_own(&self, now: Instant, ps: u64) -> (Earned, Instant) {
+        let line = self.line();
+        let (rates, depths_ns) = (self.rates(), self.depths_ns());
+        if rates[0] == Rate::UNLIMITED {
+            return (Earned::default(), now);
         }
-        if changes.count != reserved.changes.wrapping_add(1) {
-            // Nobody knows any more when the first change was.
-            return Ok(0);
-        }
-        let earned_ns = changes.last.since(reserved.begin).0;
-        let whole_ns = reserved.from.since(reserved.begin).0.max(1);
-        let part = u128::from(earned_ns.min(whole_ns)) * u128::from(reserved.ps);
-        Ok((part / u128::from(whole_ns)) as u64)
+        let [first, second] = self.buckets.empty_ns();
+        let then_ns = [
+            book(first, rates[0], depths_ns[0], now, ps),
+            book(second, rates[1], depths_ns[1], now, ps),
+        ];
+        let due = line.earned_by(rates, then_ns);
+        (due, line.when(rates, due))
     }
 
-    fn changes(&self) -> Changes {
-        let own = Changes {
-            count: self.terms.changes.load(Acquire),
-            last: Instant(self.terms.changed_at_ns.load(Relaxed)),
+    /// What was reserved, when its time has come; the moment to come again where it is too early.
+    pub fn redeem(&self, now: Instant, reserved: &Reserved) -> Result<u64, Instant> {
+        match self.when(reserved) {
+            Some(from) if now < from => Err(from),
+            _ => Ok(reserved.ps),
+        }
+    }
+
+    /// When something reserved may be spent, as the limits are now; none where there are none.
+    fn when(&self, reserved: &Reserved) -> Option<Instant> {
+        let line = self.line();
+        let rates = self.rates();
+        let own = (rates[0] != Rate::UNLIMITED).then(|| line.when(rates, reserved.due));
+        drop(line);
+        let above = match (reserved.above.as_deref(), self.above()) {
+            (Some((then, reserved)), Some(now)) if Arc::ptr_eq(then, &now) => now.when(reserved),
+            // Who was moved waits no longer for those that it has left.
+            _ => None,
         };
-        match self.above().map(|above| above.changes()) {
-            None => own,
-            Some(above) => Changes {
-                count: own.count.wrapping_add(above.count),
-                last: own.last.max(above.last),
-            },
-        }
+        own.max(above)
     }
+}
+
+/// Where a bucket is empty after a change of its rate: it holds, or owes, as much device time as
+/// before. It starts empty where there was no limit.
+fn revalued(empty_ns: u64, now: Instant, depth_ns: u64, old: Rate, new: Rate) -> u64 {
+    if old == Rate::UNLIMITED {
+        return now.0;
+    }
+    let owed = old.earned(Nanos(empty_ns.saturating_sub(now.0)));
+    let held = old.earned(Nanos(now.0.saturating_sub(empty_ns).min(depth_ns)));
+    let later = now.0.saturating_add(new.time_to_earn(owed));
+    later.saturating_sub(new.time_of(held))
 }
 
 /// Gives back what was taken from a bucket beyond what was `granted`. A bucket without a limit
@@ -464,14 +525,15 @@ fn give_back(empty: &AtomicU64, rate: Rate, taken: u64, granted: u64) {
     });
 }
 
-/// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the times at which
-/// it begins to earn that and at which it will have earned it.
-fn book(empty: &AtomicU64, rate: Rate, depth_ns: u64, now: Instant, ps: u64) -> (u64, u64) {
-    let begin = |seen: u64| seen.max(now.0.saturating_sub(depth_ns));
-    let then = |seen: u64| begin(seen).saturating_add(rate.time_to_earn(ps));
+/// Takes `ps` from one bucket, beforehand where it does not hold as much; gives the time at which
+/// it will have earned it.
+fn book(empty: &AtomicU64, rate: Rate, depth_ns: u64, now: Instant, ps: u64) -> u64 {
+    let then = |seen: u64| {
+        let begin = seen.max(now.0.saturating_sub(depth_ns));
+        begin.saturating_add(rate.time_to_earn(ps))
+    };
     let before = empty.fetch_update(Relaxed, Relaxed, |seen| Some(then(seen)));
-    let before = before.unwrap_or_else(|seen| seen);
-    (begin(before), then(before))
+    then(before.unwrap_or_else(|seen| seen))
 }
 
 /// Takes up to `want_ps` from one bucket: a bucket that was empty at `empty` has earned
@@ -587,11 +649,11 @@ mod tests {
         let first = budget.reserve(now, 1_000_000);
         let second = budget.reserve(now, 1_000_000);
         assert!(now < first.from && first.from < second.from);
-        assert_eq!(budget.redeem(now, first), Err(first.from));
+        assert_eq!(budget.redeem(now, &first), Err(first.from));
         // Whoever comes later gets nothing of it, even if it asks before the others redeem.
         assert_eq!(budget.lease(second.from, u64::MAX >> 20), 0);
-        assert_eq!(budget.redeem(second.from, first), Ok(1_000_000));
-        assert_eq!(budget.redeem(second.from, second), Ok(1_000_000));
+        assert_eq!(budget.redeem(second.from, &first), Ok(1_000_000));
+        assert_eq!(budget.redeem(second.from, &second), Ok(1_000_000));
     }
 
     #[test]
@@ -601,13 +663,16 @@ mod tests {
         let reserved = budget.reserve(now, 1_000_000_000);
         assert!(reserved.from.since(now) > Nanos::from_secs(100));
         budget.set_limit(now, Limit::sustained(Rate::of_share(0.5)));
-        let earned = budget.redeem(now, reserved).expect("it need not wait");
-        assert!(
-            (9_990..=10_000).contains(&earned),
-            "{earned} ps: 10 ms at the old rate"
-        );
-        let soon = now + Nanos::from_millis(1);
-        assert!(budget.lease(soon, 1_000_000) > 0);
+        let until = budget
+            .redeem(now, &reserved)
+            .expect_err("2 ms at the new rate");
+        let wait_ns = until.since(now).0;
+        assert!((1_999_900..=2_000_000).contains(&wait_ns), "{wait_ns} ns");
+        assert_eq!(budget.redeem(until, &reserved), Ok(1_000_000_000));
+        // Nothing of it was given twice, and nothing lost.
+        assert_eq!(drain(&budget, until.0), 0);
+        let soon = until + Nanos::from_micros(500);
+        assert_eq!(drain(&budget, soon.0), 250_000_000);
     }
 
     #[test]
@@ -618,13 +683,22 @@ mod tests {
         let length = reserved.from.since(Instant(10 * MS)).0;
         let half = Instant(10 * MS + length / 2);
         budget.set_limit(half, Limit::sustained(Rate::of_share(0.4)));
-        let earned = budget.redeem(half, reserved).expect("it need not wait");
-        assert!((490_000_000..=510_000_000).contains(&earned), "{earned} ps");
+        let until = budget.redeem(half, &reserved).expect_err("half is missing");
+        // There is enough unused time: what it waits for is the rate of catching up.
+        let rest_ns = (length - length / 2) * 503 / 403;
+        assert!(until.since(half).0.abs_diff(rest_ns) <= 2, "{until:?}");
+        assert_eq!(budget.redeem(until, &reserved), Ok(1_000_000_000));
+        // Where there is no limit any more nobody waits, nor under a limit that comes later.
+        let reserved = budget.reserve(until, 1_000_000_000);
+        budget.set_limit(until, Limit::NONE);
+        assert_eq!(budget.redeem(until, &reserved), Ok(1_000_000_000));
+        budget.set_limit(until, Limit::sustained(Rate::of_share(1e-6)));
+        assert_eq!(budget.redeem(until, &reserved), Ok(1_000_000_000));
     }
 
     fn below(above: &Arc<Budget>, share: Option<f64>) -> Budget {
         let budget = share.map_or_else(Budget::unlimited, limited);
-        budget.set_above(Instant(0), Some(above.clone()));
+        budget.set_above(Some(above.clone()));
         budget
     }
 
@@ -668,17 +742,31 @@ mod tests {
         let now = Instant(10 * MS);
         let first = tenants[0].reserve(now, 1_000_000_000);
         let second = tenants[1].reserve(now, 1_000_000_000);
-        let waits = |reserved: Reserved| reserved.from.since(now).0 as f64 / 1e6;
-        assert!((waits(first) - 2.0).abs() < 0.1, "{first:?}");
-        assert!((waits(second) - 4.0).abs() < 0.1, "{second:?}");
-        assert_eq!(tenants[1].redeem(now, second), Err(second.from));
+        let waits = |reserved: &Reserved| reserved.from.since(now).0 as f64 / 1e6;
+        assert!((waits(&first) - 2.0).abs() < 0.1, "{first:?}");
+        assert!((waits(&second) - 4.0).abs() < 0.1, "{second:?}");
+        assert_eq!(tenants[1].redeem(now, &second), Err(second.from));
         // Out of the group nobody waits for it.
-        tenants[1].set_above(now, None);
-        assert!(tenants[1].redeem(now, second).is_ok());
+        tenants[1].set_above(None);
+        assert!(tenants[1].redeem(now, &second).is_ok());
         assert!(!tenants[1].is_limited());
         group.set_limit(Instant(11 * MS), Limit::NONE);
-        assert!(tenants[0].redeem(Instant(11 * MS), first).is_ok());
+        assert!(tenants[0].redeem(Instant(11 * MS), &first).is_ok());
         assert_eq!(tenants[0].portion(Nanos::ZERO), None);
+    }
+
+    #[test]
+    fn a_change_that_comes_late_gives_nothing_twice() {
+        let budget = limited(0.5);
+        while drain(&budget, 10 * MS) > 0 {}
+        // The tick began a millisecond ago; what was leased since is spent.
+        budget.set_limit(Instant(9 * MS), Limit::sustained(Rate::of_share(0.4)));
+        assert_eq!(drain(&budget, 10 * MS), 0);
+        let reserved = budget.reserve(Instant(10 * MS), 400_000_000);
+        let then = reserved.from;
+        assert_eq!(budget.redeem(then, &reserved), Ok(400_000_000));
+        budget.set_limit(Instant(9 * MS), Limit::sustained(Rate::of_share(0.4)));
+        assert_eq!(drain(&budget, then.0), 0);
     }
 
     #[test]

@@ -193,7 +193,11 @@ impl Lane<'_> {
     fn renew(&mut self, now: Instant) -> Gate {
         let state = &mut *self.state;
         let budget = &state.budget;
-        match state.reserved.map(|reserved| budget.redeem(now, reserved)) {
+        match state
+            .reserved
+            .as_ref()
+            .map(|reserved| budget.redeem(now, reserved))
+        {
             Some(Err(until)) => {
                 state.account.holds.add(1);
                 return Gate::Closed { until };
@@ -219,10 +223,9 @@ impl Lane<'_> {
         state.account.holds.add(1);
         let missing = state.lease_ps.unsigned_abs() + portion.hold_ps;
         let reserved = budget.reserve(now, missing);
+        let until = reserved.from;
         state.reserved = Some(reserved);
-        Gate::Closed {
-            until: reserved.from,
-        }
+        Gate::Closed { until }
     }
 
     #[inline]
@@ -423,6 +426,72 @@ mod tests {
             }
         }
         (most as f64 * 0.05, got, holds)
+    }
+
+    /// Whose limits move up and down at each tick.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Moves {
+        Tenants,
+        Group,
+        All,
+    }
+
+    /// How much of a device eight workers of two tenants of a group use who never have enough.
+    fn used_while_limits_move(moves: Moves, ops_per_s: f64, tick: Nanos) -> f64 {
+        let device = device_of(ops_per_s);
+        let limit = |budget: &Budget, now, share| {
+            budget.set_limit(now, Limit::sustained(Rate::of_share(share)));
+        };
+        let group = Arc::new(Budget::unlimited());
+        limit(&group, Instant(0), 0.3);
+        let tenants: [Arc<Budget>; 2] = std::array::from_fn(|_| Arc::default());
+        for tenant in &tenants {
+            tenant.set_above(Some(group.clone()));
+            limit(tenant, Instant(0), 0.2);
+        }
+        let mut workers: Vec<(Tolls, Instant)> = (0..8)
+            .map(|at| {
+                let mut tolls = tolls(at, &device, &tenants[usize::from(at % 2)]);
+                tolls.hold_at_least(Nanos::from_micros(50));
+                (tolls, Instant(MS))
+            })
+            .collect();
+        let (mut reads, mut next, mut up) = (0, Instant(0), 0.01);
+        loop {
+            let first = workers.iter_mut().min_by_key(|(_, wake)| *wake);
+            let (tolls, wake) = first.expect("eight of them");
+            let now = *wake;
+            if now >= Instant(500 * MS) {
+                return reads as f64 / ops_per_s / 0.5;
+            }
+            while next <= now {
+                if moves != Moves::Group {
+                    tenants.iter().for_each(|one| limit(one, next, 0.2 + up));
+                }
+                if moves != Moves::Tenants {
+                    limit(&group, next, 0.3 + up);
+                }
+                (next, up) = (next + tick, -up);
+            }
+            let until = read_all(tolls, now, u64::MAX, &mut reads);
+            // Nobody sleeps longer: a limit may have been raised.
+            *wake = until.min(now + Nanos::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn limits_that_move_lose_nothing_of_what_a_group_may_use() {
+        for moves in [Moves::Tenants, Moves::Group, Moves::All] {
+            // Accesses of 50 ns, and some that are waited for longer than limits stay.
+            for (ops_per_s, tick_ms) in [(2e7, 10), (2e7, 2), (2e3, 10), (2e3, 2)] {
+                let tick = Nanos::from_millis(tick_ms);
+                let used = used_while_limits_move(moves, ops_per_s, tick);
+                let at = format!("{moves:?}, {ops_per_s} ops/s, {tick}: {used}");
+                // An access of each worker may be owed at the end.
+                let most = 0.301 + 8.0 / ops_per_s / 0.5;
+                assert!((0.299..most).contains(&used), "{at}");
+            }
+        }
     }
 
     #[test]
