@@ -76,15 +76,13 @@ impl Controller {
         }
     }
 
-    /// Takes the groups of a new policy over. Limits of tenants stay in force until it has stepped.
-    fn install<T: Governed>(&mut self, tenants: &[T]) {
-        self.is_new = false;
-        self.groups = self.policy.groups();
+    /// Takes the groups of a new policy over, which has stepped.
+    fn install<T: Governed>(&mut self, groups: Groups, tenants: &[T]) {
+        self.groups = groups;
         let groups = &self.groups.groups;
         self.budgets = groups.iter().map(|_| Arc::default()).collect();
         let budget = |group: Option<usize>| group.map(|group| self.budgets[group].clone());
         for (at, group) in groups.iter().enumerate() {
-            assert!(group.parent < Some(at), "a group stands after its parent");
             self.budgets[at].set_above(budget(group.parent));
         }
         for (at, tenant) in tenants.iter().enumerate() {
@@ -92,8 +90,6 @@ impl Controller {
             tenant.budget().set_above(budget(group));
         }
         let subjects = tenants.len() + groups.len();
-        self.want.clear();
-        self.want.resize(subjects, Want::default());
         self.safe.truncate(tenants.len());
         self.safe.resize(subjects, Want::default());
         self.in_force.truncate(tenants.len());
@@ -105,19 +101,30 @@ impl Controller {
 
     /// One tick. Returns when the policy wants the next one.
     pub fn tick<T: Governed>(&mut self, now: Instant, tenants: &[T]) -> Nanos {
-        if self.is_new {
-            self.install(tenants);
+        let groups = std::mem::take(&mut self.is_new).then(|| self.policy.groups());
+        if let Some(groups) = &groups {
+            check(groups);
+            self.want.clear();
+            let subjects = tenants.len() + groups.groups.len();
+            self.want.resize(subjects, Want::default());
         }
         self.look(tenants);
         self.policy.step(now, &self.seen, &mut self.want);
-        self.remember();
+        let is_probing = self.policy.is_probing();
+        let decisions = self.policy.take_decisions();
+        let period = self.policy.period();
+        // The policy is asked nothing from here on: one that fails changes nothing.
+        if let Some(groups) = groups {
+            self.install(groups, tenants);
+        }
+        self.remember(is_probing, decisions);
         let tenants = tenants.iter().map(T::budget);
         let groups = self.budgets.iter().map(|budget| &**budget);
         let wants = self.want.iter().zip(&mut self.in_force);
         for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
             enforce(want, in_force, budget, now);
         }
-        self.policy.period()
+        period
     }
 
     /// The last decisions, oldest first.
@@ -147,21 +154,31 @@ impl Controller {
         }
     }
 
-    fn remember(&mut self) {
-        if !self.policy.is_probing() {
+    fn remember(&mut self, is_probing: bool, decisions: Vec<Decision>) {
+        if !is_probing {
             for (safe, want) in self.safe.iter_mut().zip(&self.want) {
                 let paused = want.delay == Delay::Infinite;
                 let delay = if paused { safe.delay } else { want.delay };
                 *safe = Want { delay, ..*want };
             }
         }
-        for decision in self.policy.take_decisions() {
+        for decision in decisions {
             if self.decisions.len() == DECISIONS_KEPT {
                 self.decisions.pop_front();
             }
             self.decisions.push_back(decision);
             self.decided += 1;
         }
+    }
+}
+
+/// Panics where groups form no tree.
+fn check(groups: &Groups) {
+    let of_tenants = groups.of_tenant.iter().flatten();
+    let known = of_tenants.max() < Some(&groups.groups.len());
+    assert!(known, "a tenant is in a group that is not there");
+    for (at, group) in groups.groups.iter().enumerate() {
+        assert!(group.parent < Some(at), "a group stands after its parent");
     }
 }
 
@@ -202,13 +219,20 @@ impl Engine {
     }
 
     /// The policy failed, in the middle of a step: what it last wanted outside of experiments is
-    /// what holds from the next tick on, and what is in force holds until then. Gives its name.
-    pub fn keep_limits(&self) -> &'static str {
+    /// what holds from the next tick on, and what is in force holds until then; where it has not
+    /// stepped once, what the one before it wanted. Gives its name; none where another was put in
+    /// charge meanwhile, which stays.
+    pub fn keep_limits(&self) -> Option<&'static str> {
         let guard = self.controller.lock();
         let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
+        if controller.is_new {
+            return None;
+        }
         let failed = controller.policy.name();
-        controller.policy = Box::new(Kept::new(controller.safe.clone()));
-        failed
+        let safe = controller.safe.clone();
+        controller.want.clone_from(&safe);
+        controller.policy = Box::new(Kept::new(safe));
+        Some(failed)
     }
 
     /// The name of the policy in charge.

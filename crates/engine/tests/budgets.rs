@@ -9,9 +9,10 @@ use nyx_policy::baselines::Unlimited;
 use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::plan::{Kind, Member, Plan, Terms, Who};
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
-use nyx_policy::{Delay, Policy, Seen, Want};
+use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Want};
 use nyx_proto::Out;
 use rig::{OPS_PER_S, Rig, WRITE_LATENCY_PRICE, roomy};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// One per cent of the device: 10,000 operations a second.
@@ -292,8 +293,8 @@ fn a_controller_that_dies_within_a_pause_stops_nobody_for_ever() {
     assert!(!is_held(&mut rig, &mut session, "get k0\r\n"));
 }
 
-#[test]
-fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
+/// Two tenants that nothing limits but what they may use together.
+fn both_in_a_group() -> Rig {
     let member = |name: &str, who: Who| Member {
         name: name.into(),
         who,
@@ -317,9 +318,14 @@ fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
     rig.engine.set_policy(Plan::build(&[plan], 2));
     rig.engine.control(rig.now().mono);
     assert_eq!(rig.engine.name_of(2).as_deref(), Some("both"));
+    rig
+}
+
+/// Asks for both tenants as often as it goes; they use what their group may.
+fn assert_limited_together(rig: &mut Rig) {
     let length = Nanos::from_secs(2);
     let end = rig.now().mono + length;
-    let before = both_used(&rig);
+    let before = both_used(rig);
     let mut sessions = [0, 1].map(|tenant| rig.to(tenant));
     while rig.now().mono < end {
         for session in &mut sessions {
@@ -328,13 +334,87 @@ fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
         }
         rig.clock.advance(Nanos::from_micros(2));
     }
-    assert_share(both_used(&rig).saturating_sub(before), length, LIMIT);
+    assert_share(both_used(rig).saturating_sub(before), length, LIMIT);
+}
+
+#[test]
+fn a_group_is_limited_as_one_and_freed_when_the_policy_changes() {
+    let mut rig = both_in_a_group();
+    assert_limited_together(&mut rig);
     rig.engine.set_policy(Box::new(Unlimited));
     rig.engine.control(rig.now().mono);
     assert!(rig.engine.groups().groups.is_empty());
+    let mut session = rig.to(0);
     for _ in 0..1000 {
-        assert!(!is_held(&mut rig, &mut sessions[0], "get k0\r\n"));
+        assert!(!is_held(&mut rig, &mut session, "get k0\r\n"));
     }
+}
+
+/// Fails at its first step, in the place that it is told to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fails {
+    Groups,
+    Step,
+    Decisions,
+}
+
+impl Policy for Fails {
+    fn name(&self) -> &'static str {
+        "fails"
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(10)
+    }
+
+    fn groups(&self) -> Groups {
+        assert_ne!(*self, Fails::Groups);
+        Groups::default()
+    }
+
+    fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {
+        want.fill(Want::default());
+        assert_ne!(*self, Fails::Step);
+    }
+
+    fn take_decisions(&mut self) -> Vec<Decision> {
+        assert_ne!(*self, Fails::Decisions);
+        Vec::new()
+    }
+}
+
+/// A tick of a policy that fails.
+fn fail(rig: &Rig) {
+    let now = rig.now().mono;
+    catch_unwind(AssertUnwindSafe(|| rig.engine.control(now))).expect_err("it fails");
+}
+
+#[test]
+fn a_policy_that_fails_at_once_leaves_all_limits_as_they_were() {
+    for fails in [Fails::Groups, Fails::Step, Fails::Decisions] {
+        let mut rig = both_in_a_group();
+        rig.engine.set_policy(Box::new(fails));
+        fail(&rig);
+        rig.engine.keep_limits();
+        for _ in 0..2 {
+            rig.engine.control(rig.now().mono);
+            assert_eq!(rig.engine.policy_name(), "limit (kept)");
+            assert_eq!(rig.engine.wants().len(), 3);
+            assert_limited_together(&mut rig);
+        }
+    }
+}
+
+#[test]
+fn a_policy_put_in_charge_while_another_fails_stays_in_charge() {
+    let rig = both_in_a_group();
+    rig.engine.set_policy(Box::new(Fails::Step));
+    fail(&rig);
+    // Before the controller comes to look at what failed.
+    rig.engine.set_policy(limited());
+    rig.engine.keep_limits();
+    rig.engine.control(rig.now().mono);
+    assert_eq!(rig.engine.policy_name(), "limit");
 }
 
 #[test]

@@ -306,12 +306,17 @@ fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
         let nap = match tick {
             Ok(period) => Duration::from_nanos(period.0).min(NAP_MAX),
             Err(panic) => {
-                let (policy, panic) = (engine.keep_limits(), message_of(&*panic));
-                tracing::error!(
-                    policy,
-                    panic,
-                    "the policy failed; its last limits stay in force"
-                );
+                let panic = message_of(&*panic);
+                match engine.keep_limits() {
+                    Some(policy) => tracing::error!(
+                        policy,
+                        panic,
+                        "the policy failed; its last limits stay in force"
+                    ),
+                    None => {
+                        tracing::error!(panic, "the policy failed; another is in charge already");
+                    }
+                }
                 NAP_MAX
             }
         };
