@@ -1,7 +1,7 @@
 //! A worker: one thread, one epoll loop, its own connections.
 //!
-//! Each turn of the loop: wait, adopt new connections, release held ones whose tenant's time has
-//! come, then serve whoever is ready in groups: read each once, execute the group, write each once.
+//! Each turn of the loop: wait, release held connections whose tenant's time has come, adopt new
+//! ones, then serve whoever is ready in groups: read each once, execute the group, write each once.
 //!
 //! What it never does: wait for anything but its poll.
 
@@ -138,19 +138,26 @@ impl WorkerLoop {
                 other => other?,
             }
             let now = self.now();
-            for event in &events {
-                match event.token() {
-                    WAKE => self.adopt(now),
-                    TIMER => {}
-                    Token(slot) => self.touched(slot, event, now),
-                }
-            }
-            self.release(now);
-            self.serve(now);
-            self.count_held();
-            self.housekeep(now);
+            self.turn(&events, now);
         }
         Ok(())
+    }
+
+    /// What follows a wait.
+    fn turn(&mut self, events: &Events, now: Now) {
+        // Before those who just came: on a busy worker some always have, and what their tenant has
+        // earned since the last turn would be theirs each time.
+        self.release(now);
+        for event in events {
+            match event.token() {
+                WAKE => self.adopt(now),
+                TIMER => {}
+                Token(slot) => self.touched(slot, event, now),
+            }
+        }
+        self.serve(now);
+        self.count_held();
+        self.housekeep(now);
     }
 
     /// How long to wait for events.
@@ -471,4 +478,100 @@ fn send(conn: &mut Conn, registry: &Registry, slot: usize, out: &mut Out) -> io:
         conn.stream.want_write(registry, Token(slot), true)?;
     }
     Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_base::TenantId;
+    use nyx_engine::Binding;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    /// Nobody looks at it.
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Instant {
+            Instant(0)
+        }
+        fn spin_until(&self, _until: Instant) {}
+    }
+
+    /// A tenant that has earned one request whenever the worker has gone round.
+    struct OneATurn;
+
+    impl Process for OneATurn {
+        fn process(&mut self, group: &mut Group, _conns: &mut Conns, now: Now) {
+            let members = group.members.iter_mut().zip(&group.inputs);
+            for (at, (member, input)) in members.enumerate() {
+                if at == 0 {
+                    member.cursor = input.bytes().len();
+                    member.progressed = true;
+                    group.outs[at].put(b"a");
+                } else {
+                    member.stop = Some(Stop::Held {
+                        tenant: TenantId(0),
+                        until: now.mono,
+                    });
+                }
+            }
+        }
+
+        fn maintain(&mut self, _now: Now) -> bool {
+            false
+        }
+
+        fn rest(&mut self) {}
+    }
+
+    #[test]
+    fn on_a_busy_worker_who_is_held_has_its_turn_before_those_who_just_came() {
+        let shared = Arc::new(Shared::new((1, 1), 8, false, Vec::new()));
+        let worker = WorkerLoop::new(0, shared, Arc::new(Still), None, Box::new(OneATurn));
+        let mut worker = worker.expect("a poll");
+        let binding = Binding::Open {
+            default: Some(TenantId(0)),
+            prefixes: Arc::new([]),
+        };
+        let mut clients: Vec<UnixStream> = (0..4)
+            .map(|_| {
+                let (ours, theirs) = UnixStream::pair().expect("a pair");
+                ours.set_nonblocking(true).expect("not to block");
+                theirs.set_nonblocking(true).expect("not to block");
+                let stream = Stream::Unix(mio::net::UnixStream::from_std(theirs));
+                let session = Session::new(&binding);
+                let limits = Limits::default();
+                let arrival = Arrival {
+                    stream,
+                    session,
+                    limits,
+                };
+                worker.inbox.put(arrival).expect("a waker");
+                ours
+            })
+            .collect();
+        let mut events = Events::with_capacity(EVENTS);
+        let mut answered = [0; 4];
+        clients.iter_mut().for_each(|client| {
+            client.write_all(b"q").expect("room");
+        });
+        for turn in 0..40 {
+            worker
+                .poll
+                .poll(&mut events, Some(Duration::ZERO))
+                .expect("events");
+            let mono = Instant(turn);
+            let unix = UnixSeconds(0);
+            worker.turn(&events, Now { mono, unix });
+            // Whoever has its answer asks again at once.
+            for (client, answered) in clients.iter_mut().zip(&mut answered) {
+                if client.read(&mut [0]).is_ok() {
+                    *answered += 1;
+                    client.write_all(b"q").expect("room");
+                }
+            }
+        }
+        assert_eq!(answered, [10; 4]);
+    }
 }
