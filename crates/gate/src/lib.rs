@@ -14,6 +14,7 @@ pub mod account;
 pub mod budget;
 pub mod cost;
 pub mod lane;
+mod sync;
 
 pub use account::{Account, Usage};
 pub use budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Limit, Rate};
