@@ -218,17 +218,17 @@ struct Terms {
     /// Whether there is something to lease from: a limit, or a budget above.
     is_limited: AtomicBool,
     has_above: AtomicBool,
-    above: RwLock<Option<Arc<Budget>>>,
-    /// Held while a limit is changed and while something is reserved or redeemed, all of which are
-    /// rare, so that nothing is booked at one limit's rate and waited for at another's.
-    line: Mutex<Line>,
 }
 
-/// What has been leased: written by workers, once per lease.
+/// What has been leased, and the locks on the way: written by workers, once per lease.
 #[derive(Debug, Default)]
 struct Buckets {
     sustained_empty_ns: AtomicU64,
     peak_empty_ns: AtomicU64,
+    above: RwLock<Option<Arc<Budget>>>,
+    /// Held while a limit is changed and while something is reserved or redeemed, all of which are
+    /// rare, so that nothing is booked at one limit's rate and waited for at another's.
+    line: Mutex<Line>,
 }
 
 impl Buckets {
@@ -265,8 +265,6 @@ impl Budget {
                 pause_ends_ns: AtomicU64::new(u64::MAX),
                 is_limited: AtomicBool::new(false),
                 has_above: AtomicBool::new(false),
-                above: RwLock::new(None),
-                line: Mutex::default(),
             }),
             buckets: CachePadded(Buckets::default()),
         }
@@ -309,7 +307,8 @@ impl Budget {
     pub fn set_above(&self, above: Option<Arc<Budget>>) {
         let _line = self.line();
         let terms = &self.terms;
-        let mut place = terms.above.write().unwrap_or_else(PoisonError::into_inner);
+        let place = self.buckets.above.write();
+        let mut place = place.unwrap_or_else(PoisonError::into_inner);
         terms.has_above.store(above.is_some(), Relaxed);
         *place = above;
         drop(place);
@@ -325,7 +324,7 @@ impl Budget {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        let line = self.terms.line.lock();
+        let line = self.buckets.line.lock();
         line.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -345,7 +344,7 @@ impl Budget {
         if !self.terms.has_above.load(Relaxed) {
             return None;
         }
-        let above = self.terms.above.read();
+        let above = self.buckets.above.read();
         above.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -756,6 +755,24 @@ mod tests {
         group.set_limit(Instant(11 * MS), Limit::NONE);
         assert!(tenants[0].redeem(Instant(11 * MS), &first).is_ok());
         assert_eq!(tenants[0].portion(Nanos::ZERO), None);
+    }
+
+    #[test]
+    fn what_workers_write_lies_apart_from_what_every_access_reads() {
+        let budget = Budget::unlimited();
+        // The padding keeps lines apart that are fetched in pairs.
+        let pair = |at: *const u8| at.addr() / size_of::<CachePadded<u8>>();
+        let read = [
+            pair((&raw const budget.terms.is_limited).cast()),
+            pair((&raw const budget.terms.delay_units).cast()),
+            pair((&raw const budget.terms.byte_price_ps).cast()),
+        ];
+        let written = [
+            pair((&raw const budget.buckets.line).cast()),
+            pair((&raw const budget.buckets.above).cast()),
+            pair((&raw const budget.buckets.peak_empty_ns).cast()),
+        ];
+        assert!(read.iter().all(|at| !written.contains(at)));
     }
 
     #[test]
