@@ -495,6 +495,88 @@ mod tests {
     }
 
     #[test]
+    fn in_a_group_who_sleeps_as_told_gets_as_much_as_who_keeps_asking() {
+        let (device, group) = (device(), Arc::new(Budget::unlimited()));
+        group.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        // One has a limit of its own, which does not matter.
+        let tenants: [Arc<Budget>; 2] = std::array::from_fn(|_| Arc::default());
+        tenants[0].set_limit(Instant(0), Limit::sustained(Rate::of_share(0.3)));
+        for tenant in &tenants {
+            tenant.set_above(Some(group.clone()));
+        }
+        for patient_at in [0, 1] {
+            let mut restless = tolls(0, &device, &tenants[1 - patient_at]);
+            let mut patient = tolls(1, &device, &tenants[patient_at]);
+            let from = MS + patient_at as u64 * 1_000 * MS;
+            let (mut often, mut seldom, mut wake) = (0, 0, Instant(from));
+            for now in (from..from + 999 * MS).step_by(1_000).map(Instant) {
+                read_all(&mut restless, now, 8, &mut often);
+                if wake <= now {
+                    wake = read_all(&mut patient, now, u64::MAX, &mut seldom);
+                }
+            }
+            let share = seldom as f64 / (often + seldom) as f64;
+            assert!((0.45..0.55).contains(&share), "{seldom} and {often}");
+        }
+    }
+
+    /// What a group of two greedy tenants may use and uses in a second, in parts of the device,
+    /// while limits of both kinds change at random, late, and those of tenants are lifted and set.
+    fn may_use_and_uses(seed: u64) -> (f64, f64) {
+        let mut rng = nyx_base::Rng::with_seed(seed);
+        let (device, group) = (device_of(1e5), Arc::new(Budget::unlimited()));
+        let tenants: [Arc<Budget>; 2] = std::array::from_fn(|_| Arc::default());
+        for tenant in &tenants {
+            tenant.set_above(Some(group.clone()));
+        }
+        // Whoever was late may catch up at once.
+        let limit = |share| Limit::with_burst(Rate::of_share(share), Nanos::from_millis(100));
+        let mut share = 0.3;
+        group.set_limit(Instant(0), limit(share));
+        let mut workers: Vec<(Tolls, Instant)> = (0..6)
+            .map(|at| {
+                (
+                    tolls(at, &device, &tenants[usize::from(at % 2)]),
+                    Instant(MS),
+                )
+            })
+            .collect();
+        let (mut reads, mut earned, mut since) = (0, 0.0, 0);
+        loop {
+            let first = workers.iter_mut().min_by_key(|(_, wake)| *wake);
+            let (tolls, wake) = first.expect("six of them");
+            let now = *wake;
+            if now >= Instant(1_000 * MS) {
+                earned += share * (1_000 * MS - since) as f64 / 1e9;
+                return (earned, reads as f64 * 1e-5);
+            }
+            if rng.u32(..8) == 0 {
+                let late = since.max(now.0.saturating_sub(rng.u64(..2 * MS)));
+                earned += share * (late - since) as f64 / 1e9;
+                (share, since) = (0.1 + 0.8 * rng.f64(), late);
+                group.set_limit(Instant(late), limit(share));
+            }
+            if rng.u32(..8) == 0 {
+                let limit = match rng.bool() {
+                    true => Limit::NONE,
+                    false => limit(0.9 + rng.f64()),
+                };
+                tenants[rng.usize(..2)].set_limit(now, limit);
+            }
+            let until = read_all(tolls, now, u64::MAX, &mut reads);
+            *wake = until.min(now + Nanos::from_millis(1)) + Nanos(rng.u64(..20_000));
+        }
+    }
+
+    #[test]
+    fn whatever_limits_do_a_group_uses_what_it_may() {
+        for seed in 0..8 {
+            let (may, uses) = may_use_and_uses(seed);
+            assert!((uses - may).abs() < 0.003, "{seed}: {uses} of {may}");
+        }
+    }
+
+    #[test]
     fn a_backlog_comes_a_few_accesses_at_a_time_whatever_the_limit() {
         for share in [0.02, 0.1, 0.42, 0.9] {
             let (burst_us, got, _) = backlog(share, Nanos::ZERO, 0);
