@@ -46,6 +46,10 @@ pub struct Args {
     /// The server's process: its CPU time is measured.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
+    /// Leave out of the latencies the moments in which the server or the generator waited for a CPU
+    /// that somebody else had.
+    #[arg(long, requires = "server_pid")]
+    set_aside: bool,
     /// Compare servers in interleaved rounds; give it once for each.
     #[arg(long, value_name = "NAME=ADDRESS,PID", conflicts_with_all = ["server", "server_pid"])]
     pair: Vec<Rival>,
@@ -242,6 +246,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         fill_on_miss: args.load.fill_on_miss,
         verify: args.load.verify,
         stall: args.drive.stall,
+        sift: args.server_pid.filter(|_| args.set_aside),
         seed: args.load.seed,
     })
 }

@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// CPU time of a process, by thread, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,18 +32,14 @@ pub(crate) struct Used {
 impl Reading {
     /// Reads the CPU time of process `pid`.
     pub(crate) fn of(pid: u32) -> Result<Reading, LoadError> {
-        let failed = |path: &PathBuf, source| LoadError::System {
-            what: format!("cannot read {}", path.display()),
-            source,
-        };
         let stat_path = PathBuf::from(format!("/proc/{pid}/stat"));
-        let stat = fs::read_to_string(&stat_path).map_err(|e| failed(&stat_path, e))?;
-        let bad = || failed(&stat_path, io::Error::other("not in the form of proc(5)"));
+        let stat = fs::read_to_string(&stat_path).map_err(|e| unreadable(&stat_path, e))?;
+        let bad = || unreadable(&stat_path, io::Error::other("not in the form of proc(5)"));
         let ticks = ticks(&stat).ok_or_else(bad)?;
         let tasks_path = PathBuf::from(format!("/proc/{pid}/task"));
         let mut threads = BTreeMap::new();
-        for entry in fs::read_dir(&tasks_path).map_err(|e| failed(&tasks_path, e))? {
-            let path = entry.map_err(|e| failed(&tasks_path, e))?.path();
+        for entry in fs::read_dir(&tasks_path).map_err(|e| unreadable(&tasks_path, e))? {
+            let path = entry.map_err(|e| unreadable(&tasks_path, e))?.path();
             let id = path
                 .file_name()
                 .and_then(|n| n.to_str())
@@ -72,6 +68,14 @@ impl Reading {
     }
 }
 
+/// Why what procfs should tell is not known.
+pub(crate) fn unreadable(path: &Path, source: io::Error) -> LoadError {
+    LoadError::System {
+        what: format!("cannot read {}", path.display()),
+        source,
+    }
+}
+
 /// utime and stime of `/proc/PID/stat`. The name in parentheses may hold anything.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
@@ -80,7 +84,7 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 }
 
 /// Time on a CPU and time waiting for one, of `schedstat`, in nanoseconds.
-fn schedstat_ns(text: &str) -> Option<(u64, u64)> {
+pub(crate) fn schedstat_ns(text: &str) -> Option<(u64, u64)> {
     let mut fields = text.split_ascii_whitespace();
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }

@@ -12,7 +12,8 @@
 //!   connection.
 //! * [`plan`]: a run, described; [`run`]: made, by [`worker`] threads that play [`stream`]s and
 //!   [`shared`] the phase; [`tally`]: what is counted.
-//! * [`cpu`]: CPU time of a server, pinning; [`pair`]: servers compared in interleaved rounds.
+//! * [`cpu`]: CPU time of a server, pinning; [`sift`]: what the machine disturbed; [`pair`]:
+//!   servers compared in interleaved rounds.
 //! * [`report`]: tables and JSON; [`replay`]: traces instead of generators, against a server or,
 //!   through [`engine`], in this process.
 
@@ -26,6 +27,7 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod shared;
+pub(crate) mod sift;
 pub(crate) mod stream;
 pub(crate) mod tally;
 pub(crate) mod wire;

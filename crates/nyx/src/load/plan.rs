@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) verify: bool,
     /// How long nothing may move while replies are outstanding.
     pub(crate) stall: Duration,
+    /// The server's process, where latencies that the machine disturbed are to be set aside.
+    pub(crate) sift: Option<u32>,
     /// The seed of everything random.
     pub(crate) seed: u64,
 }

@@ -81,6 +81,8 @@ pub(crate) struct Done {
     pub(crate) errors: BTreeMap<&'static str, u64>,
     /// Requests of an open loop that were due at the end and had not been sent.
     pub(crate) unsent: u64,
+    /// Latencies that were set aside.
+    pub(crate) aside: u64,
     /// Reads.
     pub(crate) reads: Option<Latency>,
     /// Everything else.
@@ -101,6 +103,7 @@ impl Done {
             hit_ratio: counts.hit_ratio(),
             errors: errors(&counts),
             unsent,
+            aside: tally.aside,
             reads: Latency::of(tally.reads()),
             writes: Latency::of(tally.writes()),
         }
@@ -278,6 +281,13 @@ impl Bench {
                 let list: Vec<String> = errors.iter().map(|(k, n)| format!("{k} {n}")).collect();
                 let _ = writeln!(text, "{what}: {}", list.join(", "));
             }
+        }
+        if self.total.aside > 0 {
+            let aside = self.total.aside;
+            let _ = writeln!(
+                text,
+                "{aside} latencies were set aside: somebody else had the CPU"
+            );
         }
         if self.total.unsent > 0 {
             let share = self.total.unsent as f64 / (self.total.ops + self.total.unsent) as f64;

@@ -95,7 +95,7 @@ impl Stream {
             text: Vec::new(),
             unsent: 0,
             fill: Counts::default(),
-            recent: Tally::new(),
+            recent: plan.sift.map_or_else(Tally::new, |_| Tally::sifted()),
             total: Tally::new(),
         })
     }

@@ -9,6 +9,8 @@ use hdrhistogram::Histogram;
 
 /// The longest latency that is told from longer ones, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
+/// Runs that may wait for a judgement; what comes beyond is set aside.
+const PENDING_MAX: usize = 1 << 16;
 /// Significant decimal digits of a latency.
 const LATENCY_DIGITS: u8 = 3;
 
@@ -68,10 +70,14 @@ impl Counts {
 pub(crate) struct Tally {
     /// How often what happened.
     pub(crate) counts: Counts,
+    /// Latencies that were set aside.
+    pub(crate) aside: u64,
     /// Latencies of reads, and of everything else, in nanoseconds.
     latency_ns: [Histogram<u64>; 2],
     /// A run of equal latencies that is not in the histograms yet: class, nanoseconds, count.
     run: (usize, u64, u64),
+    /// Runs of which it is not known yet whether they count, where latencies are sifted.
+    pending: Option<Vec<(usize, u64, u64)>>,
 }
 
 impl Tally {
@@ -83,8 +89,18 @@ impl Tally {
         };
         Tally {
             counts: Counts::default(),
+            aside: 0,
             latency_ns: [histogram(), histogram()],
             run: (0, 0, 0),
+            pending: None,
+        }
+    }
+
+    /// Nothing counted, and latencies wait for [`Tally::judge`].
+    pub(crate) fn sifted() -> Tally {
+        Tally {
+            pending: Some(Vec::with_capacity(PENDING_MAX)),
+            ..Tally::new()
         }
     }
 
@@ -122,10 +138,15 @@ impl Tally {
 
     fn settle(&mut self) {
         let (class, ns, count) = self.run;
-        if count > 0 {
-            self.latency_ns[class].saturating_record_n(ns, count);
-            self.run.2 = 0;
+        if count == 0 {
+            return;
         }
+        match &mut self.pending {
+            None => self.latency_ns[class].saturating_record_n(ns, count),
+            Some(pending) if pending.len() < PENDING_MAX => pending.push(self.run),
+            Some(_) => self.aside += count,
+        }
+        self.run.2 = 0;
     }
 
     /// Adds what `other` counted.
@@ -133,6 +154,7 @@ impl Tally {
         self.settle();
         other.settle();
         self.counts.add(&other.counts);
+        self.aside += other.aside;
         for (sum, part) in self.latency_ns.iter_mut().zip(&other.latency_ns) {
             sum.add(part)
                 .expect("all latency histograms have the same bounds");
@@ -145,11 +167,23 @@ impl Tally {
         self.clear();
     }
 
+    /// Whether the latencies since the last judgement count; what happened stays counted.
+    pub(crate) fn judge(&mut self, counts: bool) {
+        self.settle();
+        for (class, ns, count) in self.pending.iter_mut().flat_map(|runs| runs.drain(..)) {
+            match counts {
+                true => self.latency_ns[class].saturating_record_n(ns, count),
+                false => self.aside += count,
+            }
+        }
+    }
+
     /// Starts again from nothing.
     pub(crate) fn clear(&mut self) {
-        self.counts = Counts::default();
+        (self.counts, self.aside) = (Counts::default(), 0);
         self.latency_ns.iter_mut().for_each(Histogram::reset);
         self.run.2 = 0;
+        self.pending.iter_mut().for_each(Vec::clear);
     }
 
     /// The latencies of reads; call it when the run is over.
@@ -191,6 +225,22 @@ mod tests {
         let mut sum = Tally::new();
         tally.drain_into(&mut sum);
         assert_eq!((sum.reads().len(), tally.reads().len()), (3, 0));
+    }
+
+    #[test]
+    fn what_is_set_aside_is_counted_and_has_no_latency() {
+        let (mut tally, mut sum) = (Tally::sifted(), Tally::new());
+        for ask in [Ask::Get, Ask::Get, Ask::Set] {
+            tally.key(ask, 100, Outcome::Done);
+            tally.latency(ask, 500);
+        }
+        tally.judge(false);
+        tally.latency(Ask::Get, 700);
+        tally.judge(true);
+        tally.drain_into(&mut sum);
+        assert_eq!((sum.aside, sum.counts.total_ops()), (3, 3));
+        assert_eq!((sum.reads().len(), sum.reads().max()), (1, 700));
+        assert_eq!((sum.writes().len(), tally.aside), (0, 0));
     }
 
     #[test]

@@ -113,6 +113,7 @@ fn plan(address: &Address) -> Plan {
         fill: true,
         fill_on_miss: false,
         verify: true,
+        sift: None,
         stall: Duration::from_secs(60),
         seed: 1,
     }
@@ -135,6 +136,21 @@ fn a_filled_cache_is_hit_and_every_byte_is_right() {
     let counts = outcome.tenants[0].tally.counts;
     assert_eq!((counts.misses, counts.errors()), (0, 0));
     assert!(counts.hits >= 2_000, "{counts:?}");
+}
+
+#[test]
+fn what_is_set_aside_is_no_latency_and_all_others_are() {
+    let (address, _) = healthy();
+    let plan = Plan {
+        sift: Some(std::process::id()),
+        ..plan(&address)
+    };
+    let mut outcome = run::run(&plan, &frame(20_000)).expect("a healthy server");
+    let tally = &mut outcome.tenants[0].tally;
+    let latencies = tally.reads().len() + tally.writes().len() + tally.aside;
+    assert_eq!(latencies, tally.counts.total_ops());
+    // Nobody judged the last slice.
+    assert!(tally.aside > 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::cpu;
 use super::link::{Link, Reading};
 use super::plan::Plan;
 use super::shared::{Figures, Phase, Shared};
+use super::sift::Sift;
 use super::stream::{Conn, Desk, Stream};
 use super::tally::{Counts, Tally};
 use mio::{Events, Poll, Token};
@@ -57,6 +58,7 @@ pub(crate) struct Worker<'a> {
     moved_ns: u64,
     published_ns: u64,
     reported: bool,
+    sift: Option<Sift>,
 }
 
 impl<'a> Worker<'a> {
@@ -109,6 +111,7 @@ impl<'a> Worker<'a> {
             moved_ns: shared.now_ns(),
             published_ns: 0,
             reported: false,
+            sift: plan.sift.map(Sift::new).transpose()?,
         })
     }
 
@@ -127,6 +130,7 @@ impl<'a> Worker<'a> {
             now_ns = self.shared.now_ns();
             self.send_due(now_ns)?;
             self.report_done();
+            self.sift(now_ns);
             self.watch(now_ns)?;
         }
         self.last_replies(&mut events)?;
@@ -280,7 +284,11 @@ impl<'a> Worker<'a> {
                 stream.due_ns = now_ns as f64;
             }
             match self.phase {
-                Phase::Stop => stream.stop(now_ns),
+                Phase::Stop => {
+                    // The last slice has not come to its end.
+                    stream.recent.judge(false);
+                    stream.stop(now_ns);
+                }
                 _ => stream.recent.clear(),
             }
             stream.left = if self.phase == Phase::Measure {
@@ -315,13 +323,25 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Keeps the latencies of the last slice, or sets them aside.
+    fn sift(&mut self, now_ns: u64) {
+        let Some(counts) = self.sift.as_mut().and_then(|sift| sift.slice(now_ns)) else {
+            return;
+        };
+        for stream in &mut self.streams {
+            stream.recent.judge(counts);
+        }
+    }
+
     /// Hands figures over, and notices when nothing moves any more.
     fn watch(&mut self, now_ns: u64) -> Result<(), LoadError> {
         if now_ns - self.published_ns < PUBLISH_NS {
             return Ok(());
         }
         self.published_ns = now_ns;
-        if self.shared.watched && self.phase == Phase::Measure {
+        // What is sifted is not to be handed over before it is judged.
+        let handed_over = self.shared.watched && self.sift.is_none();
+        if handed_over && self.phase == Phase::Measure {
             let mut recent = self
                 .figures
                 .recent
