@@ -6,11 +6,11 @@
 //!
 //! Where the paper is silent or slow: the step is as large as the experiment says that it must be;
 //! an experiment that names nobody is made again, for longer and for a larger expense; a culprit
-//! that was found a moment ago is not looked for again; a throttle that made another LC miss its
-//! target is taken back and not tried again for a while; and what a tenant was throttled
-//! for is given back the more slowly the more often that went wrong, and slower still while it does
-//! not come up to its limit: that all is well then says nothing about it. Who comes and goes faster
-//! than experiments take is found by that
+//! that was found a moment ago is not looked for again; a single candidate is tried like any other;
+//! a throttle that made another LC miss its target is taken back and not tried again for a while;
+//! and what a tenant was throttled for is given back the more slowly the more often that went
+//! wrong, and slower still while it does not come up to its limit: that all is well then says
+//! nothing about it. Who comes and goes faster than experiments take is found by that
 //! ([`mechanism::contrast`](crate::mechanism::contrast)). [`Mode::Paper`] has the paper's fixed
 //! steps and windows.
 //!
@@ -368,8 +368,11 @@ impl Qos {
             [] => self.note(now, victim.tenant, Act::GaveUp, || {
                 format!("{told}, and nobody is left to throttle")
             }),
-            // A single candidate is throttled untested, as in the paper.
-            [only] => self.throttle(now, only.tenant, victim, None, &windows),
+            // The paper throttles a single candidate untested, down to nothing where the harm comes
+            // from elsewhere.
+            [only] if self.params.mode == Mode::Paper => {
+                self.throttle(now, only.tenant, victim, None, &windows);
+            }
             _ => match self.known_culprit(victim.tenant, &candidates) {
                 Some((culprit, helped)) => {
                     self.throttle(now, culprit, victim, Some(helped), &windows);
@@ -921,6 +924,26 @@ mod tests {
         let decisions = qos.take_decisions();
         assert!(decisions.iter().all(|decision| decision.act == Act::GaveUp));
         assert!(!decisions.is_empty());
+    }
+
+    /// What makes it slow need not be on the device: its own load, or a CPU that others use.
+    #[test]
+    fn the_only_neighbour_is_not_throttled_for_what_it_does_not_do() {
+        let mut plant = Plant::new(&[0.1, 0.5], &[0.0, 0.0], 9);
+        plant.base_ns = 2000.0;
+        let mut qos = qos(&[Some(1500), None], Mode::Adaptive);
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false; 2]);
+        plant.hurts_ns[1] = 4000.0;
+        plant.base_ns = 1000.0;
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false, true]);
+        assert!(
+            plant.gets(1) > 0.05,
+            "{}: not further than it takes",
+            plant.gets(1)
+        );
+        assert!(plant.base_ns + plant.gets(1) * 4000.0 <= 1500.0 * 1.02);
     }
 
     #[test]
