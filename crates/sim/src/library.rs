@@ -407,8 +407,7 @@ impl Scenario {
             now = until;
             if close <= now {
                 let after = read(library);
-                let each = after.iter().zip(&before);
-                windows.push(each.map(|(now, was)| now.window_since(was)).collect());
+                windows.push(Reading::windows_since(&after, &before));
                 before = after;
                 close += self.window;
             }

@@ -13,6 +13,7 @@ use nyx_base::{DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeco
 use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker};
 use nyx_gate::{Device, Usage};
 use nyx_media::model::event::Access;
+use nyx_media::model::Params;
 use nyx_media::{Emulated, Mapped, MediaError};
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::{Decision, Policy};
@@ -224,23 +225,30 @@ pub enum ScenarioError {
     Engine(#[from] EngineError),
 }
 
-struct Runner<'a> {
-    client: Client,
-    worker: Worker,
-    /// Its tenant's place.
-    part: usize,
-    of: &'a Part,
+/// A client, and when it comes. Whoever runs it has a worker and the time.
+pub(crate) struct Caller {
+    pub(crate) client: Client,
+    /// The place of its tenant.
+    pub(crate) tenant: usize,
+    pub(crate) of: Part,
     /// Holds up to the batch in hand.
     holds: u64,
     rng: Rng,
     /// When the batch in hand was due.
-    due: Instant,
-    time: Instant,
+    pub(crate) due: Instant,
+    /// When it can go on.
+    pub(crate) time: Instant,
 }
 
-impl Runner<'_> {
+impl Caller {
+    /// Lets it begin when it is to, in a scenario that starts at `start`.
+    pub(crate) fn begin(&mut self, start: Instant) {
+        self.due = start + self.of.active.start;
+        self.time = self.due;
+    }
+
     /// The batch in hand is answered: when is the next one due?
-    fn next_batch(&mut self, now: Instant, start: Instant) {
+    pub(crate) fn next_batch(&mut self, now: Instant, start: Instant) {
         let holds = self.client.done().holds;
         let plight = Plight {
             now: now.since(start),
@@ -273,21 +281,25 @@ impl Scenario {
     pub fn run(mut self) -> Result<Outcome, ScenarioError> {
         let policy = std::mem::replace(&mut self.policy, Box::new(Unlimited));
         let clock = Arc::new(VirtualClock::default());
-        let (engine, media) = self.build(&clock)?;
-        let mut runners = self.runners(&engine, &clock);
-        for part in 0..engine.tenants().len() {
-            let filler = runners.iter_mut().find(|runner| runner.part == part);
-            if let Some(runner) = filler {
-                runner
-                    .client
-                    .fill(&engine, &mut runner.worker, Now::default());
+        let (engine, media) = self.build(None, |medium, params| {
+            Emulated::in_virtual_time(medium, params, clock.clone())
+        })?;
+        let callers = self.callers().into_iter().zip(0u16..);
+        let mut runners: Vec<Runner> = callers
+            .map(|(caller, index)| Runner {
+                caller,
+                worker: engine.worker(WorkerId(index), clock.clone()),
+            })
+            .collect();
+        for tenant in 0..engine.tenants().len() {
+            let mut of = runners.iter_mut();
+            if let Some(Runner { caller, worker }) = of.find(|r| r.caller.tenant == tenant) {
+                caller.client.fill(&engine, worker, Now::default());
             }
         }
         let start = Instant(clock_of(&clock).0 + 1_000_000);
-        for runner in &mut runners {
-            runner.due = start + runner.of.active.start;
-            runner.time = runner.due;
-        }
+        let callers = runners.iter_mut().map(|runner| &mut runner.caller);
+        callers.for_each(|caller| caller.begin(start));
         engine.set_policy(policy);
         let busy_before = media.busy();
         let before = Reading::of(&engine);
@@ -299,18 +311,8 @@ impl Scenario {
             window: self.window,
         };
         let windows = run.drive(&mut runners);
-        let after = Reading::of(&engine);
-        let parts: Vec<PartOutcome> = (0..engine.tenants().len())
-            .map(|part| PartOutcome {
-                done: sum(runners
-                    .iter()
-                    .filter(|r| r.part == part)
-                    .map(|r| r.client.done())),
-                used: after[part].usage.used() - before[part].usage.used(),
-                windows: windows.iter().map(|window| window[part].clone()).collect(),
-                latencies: after[part].latencies.since(&before[part].latencies),
-            })
-            .collect();
+        let callers: Vec<&Caller> = runners.iter().map(|runner| &runner.caller).collect();
+        let parts = parts_of(&callers, [&before, &Reading::of(&engine)], &windows);
         Ok(Outcome {
             busy: media.busy().saturating_sub(busy_before),
             decisions: engine.decisions_since(0).1,
@@ -319,18 +321,21 @@ impl Scenario {
         })
     }
 
-    fn build(
+    /// The engine, and the device that `emulate` makes of memory and a model. Without a number of
+    /// `workers` each client is one.
+    pub(crate) fn build(
         &self,
-        clock: &Arc<VirtualClock>,
+        workers: Option<u16>,
+        emulate: impl FnOnce(Mapped, Params) -> Emulated<Mapped>,
     ) -> Result<(Engine, Arc<Emulated<Mapped>>), ScenarioError> {
         let tenant = |part: &Part| {
             let of = self.parts.iter().filter(|other| other.name == part.name);
-            part.load.tenant(&part.name, of.map(|of| of.clients).sum())
+            let own = || of.map(|of| of.clients).sum();
+            part.load.tenant(&part.name, workers.unwrap_or_else(own))
         };
         let tenants: Vec<TenantConfig> = self.tenants().into_iter().map(tenant).collect();
         let medium = Mapped::anonymous(tenants.iter().map(|tenant| tenant.size.0).sum())?;
-        let params = self.device.params.clone();
-        let media = Arc::new(Emulated::in_virtual_time(medium, params, clock.clone()));
+        let media = Arc::new(emulate(medium, self.device.params.clone()));
         let device = Device {
             name: "sim".into(),
             media: media.clone(),
@@ -340,7 +345,7 @@ impl Scenario {
             devices: vec![Arc::new(device)],
             tenants,
             policy: Box::new(Unlimited),
-            workers: self.parts.iter().map(|part| part.clients).sum(),
+            workers: workers.unwrap_or_else(|| self.parts.iter().map(|part| part.clients).sum()),
             hash_seed: self.seed,
         })?;
         Ok((engine, media))
@@ -368,7 +373,8 @@ impl Scenario {
         placed.collect()
     }
 
-    fn runners(&self, engine: &Engine, clock: &Arc<VirtualClock>) -> Vec<Runner<'_>> {
+    /// Every client, in the order of the parts.
+    pub(crate) fn callers(&self) -> Vec<Caller> {
         let each = self.placed().into_iter();
         let clients = each.flat_map(|(at, part)| (0..part.clients).map(move |_| (at, part)));
         clients
@@ -378,11 +384,10 @@ impl Scenario {
                     tenant: TenantId(at as u16),
                     ..part.load.clone()
                 };
-                Runner {
+                Caller {
                     client: Client::new(load, self.seed ^ (u64::from(index) << 32)),
-                    worker: engine.worker(WorkerId(index), clock.clone()),
-                    part: at,
-                    of: part,
+                    tenant: at,
+                    of: part.clone(),
                     holds: 0,
                     rng: Rng::with_seed(self.seed.wrapping_mul(31) ^ u64::from(index)),
                     due: Instant(0),
@@ -391,6 +396,12 @@ impl Scenario {
             })
             .collect()
     }
+}
+
+/// A client that is a worker.
+struct Runner {
+    caller: Caller,
+    worker: Worker,
 }
 
 fn clock_of(clock: &VirtualClock) -> Instant {
@@ -412,6 +423,24 @@ pub(crate) fn sum(done: impl Iterator<Item = Done>) -> Done {
     })
 }
 
+/// What each tenant did between two readings.
+pub(crate) fn parts_of(
+    callers: &[&Caller],
+    [before, after]: [&[Reading]; 2],
+    windows: &[Vec<WindowOutcome>],
+) -> Vec<PartOutcome> {
+    let part = |at: usize| {
+        let of = callers.iter().filter(|caller| caller.tenant == at);
+        PartOutcome {
+            done: sum(of.map(|caller| caller.client.done())),
+            used: after[at].usage.used() - before[at].usage.used(),
+            windows: windows.iter().map(|window| window[at].clone()).collect(),
+            latencies: after[at].latencies.since(&before[at].latencies),
+        }
+    };
+    (0..after.len()).map(part).collect()
+}
+
 /// What one tenant did so far.
 #[derive(Clone)]
 pub(crate) struct Reading {
@@ -421,7 +450,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Of every tenant.
-    fn of(engine: &Engine) -> Vec<Reading> {
+    pub(crate) fn of(engine: &Engine) -> Vec<Reading> {
         let one = |tenant: &Tenant| {
             let mut latencies = Latencies::default();
             tenant.add_latencies(&mut latencies);
@@ -433,7 +462,13 @@ impl Reading {
         engine.tenants().iter().map(one).collect()
     }
 
-    pub(crate) fn window_since(&self, before: &Reading) -> WindowOutcome {
+    /// What every tenant did since an earlier reading.
+    pub(crate) fn windows_since(now: &[Reading], before: &[Reading]) -> Vec<WindowOutcome> {
+        let each = now.iter().zip(before);
+        each.map(|(now, was)| now.window_since(was)).collect()
+    }
+
+    fn window_since(&self, before: &Reading) -> WindowOutcome {
         let usage = self.usage - before.usage;
         let latencies = self.latencies.since(&before.latencies);
         let quantile = |q| latencies.quantile_ns(q).unwrap_or(0.0);
@@ -461,18 +496,17 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Runs the clients; gives what each tenant did in each window.
-    fn drive(&self, runners: &mut [Runner<'_>]) -> Vec<Vec<WindowOutcome>> {
+    fn drive(&self, runners: &mut [Runner]) -> Vec<Vec<WindowOutcome>> {
         let (mut before, mut windows) = (Reading::of(self.engine), Vec::new());
         let (mut tick, mut close) = (self.start, self.start + self.window);
-        while let Some(runner) = runners.iter_mut().min_by_key(|runner| runner.time) {
-            let at = runner.time.min(self.end);
+        while let Some(runner) = runners.iter_mut().min_by_key(|runner| runner.caller.time) {
+            let at = runner.caller.time.min(self.end);
             while tick <= at {
                 tick += self.engine.control(tick);
             }
             while close <= at {
                 let now = Reading::of(self.engine);
-                let each = now.iter().zip(&before);
-                windows.push(each.map(|(now, was)| now.window_since(was)).collect());
+                windows.push(Reading::windows_since(&now, &before));
                 before = now;
                 close += self.window;
             }
@@ -484,31 +518,34 @@ impl Run<'_> {
         windows
     }
 
-    fn step(&self, runner: &mut Runner<'_>, tick: Instant) {
-        let at = runner.time;
-        if at.since(self.start) >= runner.of.active.end {
-            runner.time = Instant::NEVER;
+    fn step(&self, Runner { caller, worker }: &mut Runner, tick: Instant) {
+        let at = caller.time;
+        if at.since(self.start) >= caller.of.active.end {
+            caller.time = Instant::NEVER;
             return;
         }
         self.clock.set(at);
-        let unix = UnixSeconds((at.0 / 1_000_000_000) as u32 + 1);
-        let now = Now { mono: at, unix };
-        let before = runner.client.done().ops;
-        let wait = runner.client.step(self.engine, &mut runner.worker, now);
+        let before = caller.client.done().ops;
+        let wait = caller.client.step(self.engine, worker, both_at(at));
         let spent = clock_of(self.clock);
-        let done = (runner.client.done().ops - before) as u32;
-        let (worker, tenant) = (runner.worker.id(), TenantId(runner.part as u16));
+        let done = (caller.client.done().ops - before) as u32;
         if done > 0 {
-            let took = spent.since(runner.due);
-            self.engine.record(worker, tenant, took, done);
+            let (tenant, took) = (TenantId(caller.tenant as u16), spent.since(caller.due));
+            self.engine.record(worker.id(), tenant, took, done);
         }
         match wait {
             // Who waits for the controller is asked again at its next tick.
-            Some(Instant::NEVER) => runner.time = tick,
-            Some(until) => runner.time = until.max(spent).min(spent + HOLD_MOST),
-            None => runner.next_batch(spent, self.start),
+            Some(Instant::NEVER) => caller.time = tick,
+            Some(until) => caller.time = until.max(spent).min(spent + HOLD_MOST),
+            None => caller.next_batch(spent, self.start),
         }
     }
+}
+
+/// Both times, in a scenario in which nothing expires.
+pub(crate) fn both_at(mono: Instant) -> Now {
+    let unix = UnixSeconds((mono.0 / 1_000_000_000) as u32 + 1);
+    Now { mono, unix }
 }
 
 /// How long a client sleeps under a limit that may be raised meanwhile, as in the server.
