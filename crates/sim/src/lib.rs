@@ -1,6 +1,6 @@
 //! Dreams: virtual clock, modelled media, workloads, and the figures that come out of them.
 //!
-//! What it never does: open a socket, or look at a real clock.
+//! What it never does: open a socket, or look at a real clock outside of [`emulated`].
 //!
 //! * [`workload`]: what clients ask for, generated or recorded.
 //! * [`client`]: a closed-loop client of an engine, without a socket.
@@ -8,10 +8,12 @@
 //! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is
 //!   theirs.
 //! * [`library`]: the same scenarios without an engine, on the model that has tails.
+//! * [`emulated`]: the same scenarios in real time, on threads.
 //! * [`figures`]: scenarios of the paper's figures, and what is to be looked at in them.
 
 pub mod client;
 pub mod clock;
+pub mod emulated;
 pub mod figures;
 pub mod library;
 pub mod modelled;

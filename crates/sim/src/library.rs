@@ -379,6 +379,7 @@ impl Scenario {
             busy: device.busy(),
             decisions: controller.decisions().cloned().collect(),
             trace: crate::scenario::trace(&parts),
+            disturbance: None,
             parts,
         }
     }

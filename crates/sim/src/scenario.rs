@@ -1,13 +1,14 @@
 //! A scenario in virtual time: one modelled device, some tenants, their clients, a policy. Here it
 //! runs through the engine, which is the server's own; only the clock and the waiting are virtual.
 //! [`crate::library`] runs the same scenarios beneath the engine, on the device model from which
-//! tails may be claimed; from here they may not.
+//! tails may be claimed; from here they may not. [`crate::emulated`] runs them in real time.
 //!
 //! Each client is a worker with a time of its own; the driver always runs the one that is furthest
 //! behind. The same seed gives the same trace, on any machine. Numbers from here are *simulated*.
 
 use crate::client::{Client, Done, Load};
 use crate::clock::VirtualClock;
+use crate::emulated::Disturbance;
 use crate::modelled::Modelled;
 use nyx_base::{DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId};
 use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker};
@@ -176,8 +177,10 @@ pub struct Outcome {
     pub busy: DevicePs,
     /// What the policy did, the last of it.
     pub decisions: Vec<Decision>,
-    /// Equal for equal runs.
+    /// Equal for equal runs in virtual time; in real time there are none, and it is 0.
     pub trace: u64,
+    /// How far the run was disturbed; none in virtual time, where nothing disturbs.
+    pub disturbance: Option<Disturbance>,
 }
 
 /// What came out for one tenant.
@@ -223,6 +226,9 @@ pub enum ScenarioError {
     /// The engine refused.
     #[error("scenario's engine: {0}")]
     Engine(#[from] EngineError),
+    /// A thread cannot be started.
+    #[error("scenario's thread: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 /// A client, and when it comes. Whoever runs it has a worker and the time.
@@ -236,6 +242,10 @@ pub(crate) struct Caller {
     rng: Rng,
     /// When the batch in hand was due.
     pub(crate) due: Instant,
+    /// Whether its thread has begun with it, where threads are shared.
+    in_hand: bool,
+    /// How much of its thread's time it has had, where threads are shared.
+    pub(crate) had: Nanos,
     /// When it can go on.
     pub(crate) time: Instant,
 }
@@ -247,6 +257,15 @@ impl Caller {
         self.time = self.due;
     }
 
+    /// Its thread has time for it. In a closed loop that is when a batch begins, unless it is in
+    /// hand already.
+    pub(crate) fn take_up(&mut self, now: Instant) {
+        if !self.in_hand && self.of.rate.is_none() {
+            self.due = now;
+        }
+        self.in_hand = true;
+    }
+
     /// The batch in hand is answered: when is the next one due?
     pub(crate) fn next_batch(&mut self, now: Instant, start: Instant) {
         let holds = self.client.done().holds;
@@ -255,7 +274,7 @@ impl Caller {
             took: now.since(self.due),
             holds: holds - self.holds,
         };
-        self.holds = holds;
+        (self.holds, self.in_hand) = (holds, false);
         let intensity = self.of.intensity(plight.now);
         self.due = match self.of.rate {
             None => {
@@ -316,6 +335,7 @@ impl Scenario {
         Ok(Outcome {
             busy: media.busy().saturating_sub(busy_before),
             decisions: engine.decisions_since(0).1,
+            disturbance: None,
             trace: trace(&parts),
             parts,
         })
@@ -391,6 +411,8 @@ impl Scenario {
                     holds: 0,
                     rng: Rng::with_seed(self.seed.wrapping_mul(31) ^ u64::from(index)),
                     due: Instant(0),
+                    in_hand: false,
+                    had: Nanos::ZERO,
                     time: Instant(0),
                 }
             })
@@ -550,3 +572,55 @@ pub(crate) fn both_at(mono: Instant) -> Now {
 
 /// How long a client sleeps under a limit that may be raised meanwhile, as in the server.
 pub(crate) const HOLD_MOST: Nanos = Nanos::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(rate: Option<f64>) -> Caller {
+        let part = Part {
+            rate,
+            ..Part::closed("a", Load::uniform(10, 64, 1.0, 1), 1, Nanos(300))
+        };
+        let scenario = Scenario {
+            device: Modelled {
+                params: Params::resolve("optane-2dimm/8").expect("a preset"),
+                cost: nyx_gate::CostTable::unpriced(),
+            },
+            parts: vec![part],
+            policy: Box::new(nyx_policy::baselines::Unlimited),
+            length: Nanos::from_secs(1),
+            window: Nanos::from_secs(1),
+            seed: 1,
+        };
+        scenario.callers().remove(0)
+    }
+
+    #[test]
+    fn a_closed_loop_on_a_shared_thread_counts_from_when_its_batch_began() {
+        let mut caller = caller(None);
+        caller.begin(Instant(1_000));
+        caller.take_up(Instant(5_000));
+        assert_eq!(caller.due, Instant(5_000));
+        caller.take_up(Instant(7_000));
+        assert_eq!(caller.due, Instant(5_000), "the same batch, after a hold");
+        caller.next_batch(Instant(8_000), Instant(1_000));
+        assert_eq!(caller.time, Instant(8_300));
+        caller.take_up(Instant(9_000));
+        assert_eq!(caller.due, Instant(9_000));
+    }
+
+    #[test]
+    fn an_open_loop_counts_from_when_its_batch_was_due() {
+        let mut caller = caller(Some(1e9));
+        caller.begin(Instant(1_000));
+        caller.take_up(Instant(5_000));
+        assert_eq!(caller.due, Instant(1_000));
+        caller.next_batch(Instant(90_000), Instant(1_000));
+        let due = caller.due;
+        assert!(due < Instant(2_000), "a batch every nanosecond: {due:?}");
+        assert_eq!(caller.time, Instant(90_300));
+        caller.take_up(Instant(95_000));
+        assert_eq!(caller.due, due);
+    }
+}
