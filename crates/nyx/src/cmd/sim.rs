@@ -1,17 +1,17 @@
-//! `nyx sim`: runs a scenario file in virtual time.
+//! `nyx sim`: runs a scenario file in virtual time, or in real time on a modelled device.
 //!
-//! What it never does: touch a device or wait for real time; the figures are *simulated*.
+//! What it never does: touch a device; the figures are *simulated*, or *emulated* and say so.
 
 use crate::sim::expect::Verdict;
 use crate::sim::figures::{FIGURES, Figure};
-use crate::sim::file::{self, Scenario};
+use crate::sim::file::{self, Instead, Scenario};
 use crate::sim::metric::METRICS;
 use crate::sim::run::{self, Devices, Result as Outcome};
 use crate::sim::{draw, report};
 use crate::{Exit, Failure};
 use std::path::{Path, PathBuf};
 
-/// Run a scenario file in virtual time: a configuration, and clients of its tenants.
+/// Run a scenario file on a modelled device: a configuration, and clients of its tenants.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "A scenario is a configuration (`nyx knobs`) whose device has a model, and
@@ -19,12 +19,13 @@ says besides who asks for what:
 
   [run]
   about = \"does the reader keep its share?\"
-  length = \"2s\"            # of virtual time
+  length = \"2s\"            # of the scenario's time, which is virtual unless it is emulated
   settle = \"500ms\"         # left out at the begin of what is counted
   window = \"20ms\"          # of the drawing
   seeds = 10               # runs; figures are means with intervals of 95 %
   detail = \"engine\"        # the whole engine, or \"device\": gate and policy on the event model,
-                           # from which alone tails may be claimed
+                           # from which alone tails may be claimed; or \"emulated\": the engine
+                           # in real time with as many threads as CPUs, which all clients share
   alone = true             # also each tenant alone, to know its slowdown
 
   [[load]]
@@ -79,9 +80,8 @@ pub struct Args {
     /// Only the cases in which a sweep has this value.
     #[arg(long, value_name = "SWEEP=VALUE")]
     only: Vec<String>,
-    /// Runs of each case, whatever the file says.
-    #[arg(long, value_name = "N")]
-    seeds: Option<u64>,
+    #[command(flatten)]
+    instead: InsteadArgs,
     /// Print what the policy did in the first run of each case, and why.
     #[arg(long)]
     decisions: bool,
@@ -92,6 +92,30 @@ pub struct Args {
     /// case drawn, into NAME-1.svg, NAME-2.svg... where there are several.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct InsteadArgs {
+    /// Runs of each case, whatever the file says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Where it is run, whatever the file says.
+    #[arg(long, value_name = "DETAIL", value_parser = ["engine", "device", "emulated"])]
+    detail: Option<String>,
+    /// The device's model, whatever the file says.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+}
+
+impl InsteadArgs {
+    fn with(&self, only: Vec<(String, String)>) -> Instead {
+        Instead {
+            only,
+            detail: self.detail.clone(),
+            model: self.model.clone(),
+            seeds: self.seeds,
+        }
+    }
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -106,14 +130,13 @@ struct FiguresArgs {
     /// Only figures whose name contains this.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Runs of each case, whatever the files say.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: Option<u64>,
+    #[command(flatten)]
+    instead: InsteadArgs,
     /// Where pictures and the table go: NAME.svg and figures.md; nowhere without it.
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
     /// Write the scenario files there instead of running them.
-    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["out", "seeds"])]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["out", "seeds", "detail", "model"])]
     extract: Option<PathBuf>,
 }
 
@@ -130,8 +153,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         .iter()
         .map(|text| pair(text))
         .collect::<Result<_, _>>()?;
-    let mut scenario = file::read(path, &only)?;
-    seeded(&mut scenario, args.seeds)?;
+    let scenario = file::read(path, &args.instead.with(only))?;
     let results = simulate(&path.display().to_string(), &scenario)?;
     let verdicts = judged(&scenario, &results);
     if let Some(path) = &args.svg {
@@ -156,24 +178,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 fn metrics() -> String {
     let line = |metric: &crate::sim::metric::Metric| {
-        let whose = if metric.is_of_tenants() { "each tenant" } else { "all" };
+        let whose = if metric.is_of_tenants() {
+            "each tenant"
+        } else {
+            "all"
+        };
         format!("  {:<18}{:<13}{}\n", metric.name, whose, metric.about)
     };
     METRICS.iter().map(line).collect()
-}
-
-fn seeded(scenario: &mut Scenario, seeds: Option<u64>) -> Result<(), Failure> {
-    match seeds {
-        Some(0) => Err(Failure::usage("--seeds 0: at least one run")),
-        Some(seeds) => {
-            scenario
-                .cases
-                .iter_mut()
-                .for_each(|case| case.run.seeds = seeds);
-            Ok(())
-        }
-        None => Ok(()),
-    }
 }
 
 /// Runs all cases, and tells now and then how far it is.
@@ -188,7 +200,7 @@ fn simulate(name: &str, scenario: &Scenario) -> Result<Vec<Outcome>, Failure> {
         if told.elapsed() >= TELL || done == of {
             *told = std::time::Instant::now();
             let took_s = started.elapsed().as_secs_f64();
-            tracing::info!(scenario = name, runs = done, of, took_s, "simulated");
+            tracing::info!(scenario = name, runs = done, of, took_s, "run");
         }
     };
     run::run_all(&scenario.cases, &mut Devices::default(), &tell)
@@ -207,7 +219,10 @@ fn all_kept(verdicts: &[Verdict]) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             Exit::Unmet,
-            format!("{failed} of {} expectations did not come out", verdicts.len()),
+            format!(
+                "{failed} of {} expectations did not come out",
+                verdicts.len()
+            ),
         )),
     }
 }
@@ -234,9 +249,8 @@ fn figures(args: &FiguresArgs) -> Result<(), Failure> {
     let (mut table, mut all) = (report::figures_head(), Vec::new());
     super::print(&table)?;
     for one in wanted {
-        let mut scenario = file::scenario(one.text, &[])
-            .map_err(|message| Failure::new(Exit::Software, format!("{}: {message}", one.name)))?;
-        seeded(&mut scenario, args.seeds)?;
+        let scenario = file::scenario(one.text, &args.instead.with(Vec::new()))
+            .map_err(|message| Failure::usage(format!("{}: {message}", one.name)))?;
         let results = simulate(one.name, &scenario)?;
         let verdicts = judged(&scenario, &results);
         let rows = report::figure_rows(one.name, &scenario.cases[0], &verdicts);
@@ -244,7 +258,11 @@ fn figures(args: &FiguresArgs) -> Result<(), Failure> {
         table += &rows;
         all.extend(verdicts);
         if let Some(directory) = &args.out {
-            pictures(&directory.join(format!("{}.svg", one.name)), &scenario, &results)?;
+            pictures(
+                &directory.join(format!("{}.svg", one.name)),
+                &scenario,
+                &results,
+            )?;
             save(&directory.join("figures.md"), &table)?;
         }
     }

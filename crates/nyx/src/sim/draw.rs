@@ -6,7 +6,7 @@
 //! What this module never does: smooth, or leave out a window.
 
 use super::expect::{Where, is_among};
-use super::file::{Case, Detail};
+use super::file::Case;
 use super::metric::Metric;
 use super::run::{Result, Run, over_runs};
 use plotters::prelude::*;
@@ -156,7 +156,9 @@ impl Draw {
         }
         let tenants = case.config.tenants.iter().enumerate();
         let wanted = tenants.filter(|(_, one)| self.of.is_empty() || self.of.contains(&one.name));
-        wanted.map(|(at, one)| (at, Some(one.name.as_str()))).collect()
+        wanted
+            .map(|(at, one)| (at, Some(one.name.as_str())))
+            .collect()
     }
 
     /// The tenant, and what sets this case apart from the others of the panel.
@@ -198,12 +200,7 @@ fn point(
     Some((place as f64, mean, half.unwrap_or(0.0)))
 }
 
-fn windows(
-    metric: &Metric,
-    case: &Case,
-    run: &Run,
-    tenant: usize,
-) -> Option<Vec<(f64, f64, f64)>> {
+fn windows(metric: &Metric, case: &Case, run: &Run, tenant: usize) -> Option<Vec<(f64, f64, f64)>> {
     let of = metric.of_window()?;
     let length_s = case.run.window.as_secs_f64();
     let ms = |window: usize| (window as f64 + 0.5) * length_s * 1e3;
@@ -230,7 +227,14 @@ pub fn figure(
         true => run.about.clone(),
         false => format!("{} ({})", run.about, run.source),
     };
-    drawn(&format!("{title}; {seeds} runs, {}", evidence(run.detail)), &panels)
+    let runs = match seeds {
+        1 => "1 run".to_owned(),
+        _ => format!("{seeds} runs"),
+    };
+    drawn(
+        &format!("{title}; {runs}, {}", run.detail.evidence()),
+        &panels,
+    )
 }
 
 /// One run of one case over time: what everybody had.
@@ -252,16 +256,9 @@ pub fn run(case: &Case, result: &Result, run: &Run) -> std::result::Result<Strin
         .iter()
         .filter_map(|draw| draw.panel(cases, results))
         .collect();
-    let kind = evidence(case.run.detail);
+    let kind = case.run.detail.evidence();
     let title = format!("{} seed {}, {kind}", case.run.about, run.seed);
     drawn(title.trim(), &panels)
-}
-
-/// Of what kind the numbers are.
-pub fn evidence(detail: Detail) -> &'static str {
-    match detail {
-        Detail::Engine | Detail::Device => "simulated",
-    }
 }
 
 fn drawn(title: &str, panels: &[Panel]) -> std::result::Result<String, String> {
@@ -290,7 +287,10 @@ impl Panel {
         let values = self.lines.iter().flat_map(|line| &line.points);
         let values = values.map(|point| point.1 + point.2);
         let levels = self.levels.iter().map(|level| level.1);
-        let most = values.chain(levels).filter(|v| v.is_finite()).fold(0.0, f64::max);
+        let most = values
+            .chain(levels)
+            .filter(|v| v.is_finite())
+            .fold(0.0, f64::max);
         let (start, end) = match &self.places {
             Some(_) => (-0.25, self.end + 0.25),
             None => (0.0, self.end),
@@ -310,7 +310,10 @@ impl Panel {
             Some(_) => String::new(),
             None => format!("{x:.0}"),
         };
-        let labels = self.places.as_ref().map_or(11, |places| 4 * places.len() + 2);
+        let labels = self
+            .places
+            .as_ref()
+            .map_or(11, |places| 4 * places.len() + 2);
         chart
             .configure_mesh()
             .x_desc(&self.along)

@@ -153,8 +153,7 @@ impl Expect {
         let chosen: Vec<usize> = (0..cases.len())
             .filter(|&at| self.is_chosen(&cases[at]))
             .collect();
-        let others: Option<Vec<usize>> =
-            chosen.iter().map(|&at| self.other(cases, at)).collect();
+        let others: Option<Vec<usize>> = chosen.iter().map(|&at| self.other(cases, at)).collect();
         let others = others?;
         let runs = chosen.iter().map(|&at| outcomes[at].runs.len()).min()?;
         let values = |at: &[usize], run: usize| -> Vec<f64> {

@@ -2,14 +2,15 @@
 //!
 //! What this module never does: run anything.
 
-use crate::config::load::load;
-use crate::config::overrides::Overrides;
 use super::draw::Draw;
 use super::expect::Expect;
+use crate::config::load::load;
+use crate::config::overrides::Overrides;
 use crate::config::value::{Kind, Value};
 use crate::config::{Config, Loaded};
 use crate::{Exit, Failure};
 use nyx_base::{Bytes, Nanos};
+use nyx_media::Evidence;
 use nyx_media::model::event::Access;
 use nyx_sim::client::BATCH_MAX;
 use nyx_sim::scenario::Day;
@@ -63,7 +64,7 @@ pub struct Run {
     pub window: Nanos,
     /// How many runs, with seeds from 1.
     pub seeds: u64,
-    /// On which simulator.
+    /// On which simulator, or in real time.
     pub detail: Detail,
     /// Whether each tenant is also run alone, to know by how much it is slowed.
     pub alone: bool,
@@ -78,6 +79,51 @@ pub enum Detail {
     Engine,
     /// Gate and policy alone, on the event model, as the paper's evaluation: tails may be claimed.
     Device,
+    /// The whole engine in real time on this machine's threads, the quick device model laid over
+    /// memory: what it shows and what not, see [`nyx_sim::emulated`].
+    Emulated,
+}
+
+impl Detail {
+    /// Of which kind the numbers are.
+    pub fn evidence(self) -> Evidence {
+        match self {
+            Detail::Engine | Detail::Device => Evidence::Simulated,
+            Detail::Emulated => Evidence::Emulated,
+        }
+    }
+}
+
+/// What a command line says instead of the file.
+#[derive(Clone, Debug, Default)]
+pub struct Instead {
+    /// Cases whose sweeps have these values, by name; all where a sweep is not named.
+    pub only: Vec<(String, String)>,
+    /// `run.detail`.
+    pub detail: Option<String>,
+    /// The device's model.
+    pub model: Option<String>,
+    /// `run.seeds`.
+    pub seeds: Option<u64>,
+}
+
+impl Instead {
+    fn put(&self, whole: &mut Table) -> Result<(), String> {
+        if let Some(detail) = &self.detail {
+            put(whole, "run.detail", detail.as_str().into())?;
+        }
+        if let Some(seeds) = self.seeds {
+            put(whole, "run.seeds", (seeds as i64).into())?;
+        }
+        if let Some(model) = &self.model {
+            let devices = whole.get_mut("device").and_then(toml::Value::as_array_mut);
+            let tables = devices.into_iter().flatten();
+            for device in tables.filter_map(toml::Value::as_table_mut) {
+                device.insert("model".into(), model.as_str().into());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The clients of a tenant.
@@ -310,13 +356,12 @@ pub fn shown(value: &toml::Value) -> String {
     }
 }
 
-/// Reads a scenario file and spreads it into its cases; sweeps that are named in `only` are left
-/// with the values given there.
+/// Reads a scenario file and spreads it into its cases.
 ///
 /// Errors: exit 66 where the file cannot be read, 64 where anything in it is wrong.
-pub fn read(path: &Path, only: &[(String, String)]) -> Result<Scenario, Failure> {
+pub fn read(path: &Path, instead: &Instead) -> Result<Scenario, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
-    scenario(&text, only).map_err(|message| Failure::new(Exit::Usage, prefixed(path, &message)))
+    scenario(&text, instead).map_err(|message| Failure::new(Exit::Usage, prefixed(path, &message)))
 }
 
 fn prefixed(path: &Path, message: &str) -> String {
@@ -327,9 +372,9 @@ fn prefixed(path: &Path, message: &str) -> String {
 }
 
 /// A scenario's text; cases are in the order of its sweeps, the last one fastest.
-pub fn scenario(text: &str, only: &[(String, String)]) -> Result<Scenario, String> {
+pub fn scenario(text: &str, instead: &Instead) -> Result<Scenario, String> {
     let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
-    let cases = cases(text, &document.sweep, only)?;
+    let cases = cases(text, &document.sweep, instead)?;
     document
         .expect
         .iter()
@@ -342,14 +387,12 @@ pub fn scenario(text: &str, only: &[(String, String)]) -> Result<Scenario, Strin
     })
 }
 
-fn cases(
-    text: &str,
-    sweeps: &[Sweep],
-    only: &[(String, String)],
-) -> Result<Vec<Case>, String> {
-    let whole: Table = text
+fn cases(text: &str, sweeps: &[Sweep], instead: &Instead) -> Result<Vec<Case>, String> {
+    let only = &instead.only;
+    let mut whole: Table = text
         .parse()
         .map_err(|error: toml::de::Error| error.to_string())?;
+    instead.put(&mut whole)?;
     let mut all: Vec<(Vec<(String, String)>, Table)> = vec![(Vec::new(), whole)];
     for sweep in sweeps {
         let mut next = Vec::new();
@@ -564,7 +607,8 @@ fn load_of(table: &LoadTable, config: &Config) -> Result<Load, String> {
         ),
         (load.from < load.to, "from is before to"),
         (
-            load.on_off.is_none_or(|[on, _]| on >= Nanos::from_millis(1)),
+            load.on_off
+                .is_none_or(|[on, _]| on >= Nanos::from_millis(1)),
             "on is at least 1ms",
         ),
         (
@@ -617,11 +661,15 @@ gets = 0.0
 ";
 
     fn cases_of(text: &str, only: &[(String, String)]) -> Result<Vec<Case>, String> {
-        Ok(scenario(text, only)?.cases)
+        let instead = Instead {
+            only: only.to_vec(),
+            ..Instead::default()
+        };
+        Ok(scenario(text, &instead)?.cases)
     }
 
     fn told(text: &str) -> String {
-        scenario(text, &[]).expect_err("refused")
+        scenario(text, &Instead::default()).expect_err("refused")
     }
 
     #[test]

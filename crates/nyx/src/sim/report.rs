@@ -2,11 +2,11 @@
 //!
 //! What this module never does: leave out a run.
 
-use super::draw::evidence;
 use super::expect::Verdict;
 use super::file::Case;
 use super::metric::{METRICS, Metric};
 use super::run::{Result, Run, over_runs};
+use nyx_sim::emulated::Disturbance;
 use std::fmt::Write as _;
 
 const WIDTH: usize = 16;
@@ -51,9 +51,32 @@ pub fn table(case: &Case, result: &Result) -> String {
         text,
         "  device busy {} %, {runs} runs, {}",
         cell(&busy, 1),
-        evidence(case.run.detail)
+        case.run.detail.evidence()
     );
-    text
+    text + &disturbance(result)
+}
+
+/// How far runs in real time were disturbed, in a line; nothing where they were simulated.
+fn disturbance(result: &Result) -> String {
+    let all = result.runs.iter().map(|run| &run.outcome.disturbance);
+    let all: Vec<&Disturbance> = all.flatten().collect();
+    let Some(first) = all.first() else {
+        return String::new();
+    };
+    let percent = |of: &dyn Fn(&Disturbance) -> f64| {
+        let values: Vec<f64> = all.iter().map(|one| of(one) * 100.0).collect();
+        cell(&values, 1)
+    };
+    let waited = result.names.iter().take(first.waited.len()).enumerate();
+    let waited = waited.map(|(at, name)| format!("{name} {} %", percent(&|one| one.waited[at])));
+    format!(
+        "  {} threads, without a CPU in {} % of their time, {} windows disturbed; clients waited \
+         for a thread: {}\n",
+        first.threads,
+        percent(&|one| one.lost),
+        all.iter().map(|one| one.windows).sum::<usize>(),
+        waited.collect::<Vec<String>>().join(", ")
+    )
 }
 
 fn cell(values: &[f64], digits: usize) -> String {
@@ -105,7 +128,7 @@ pub fn figure_rows(name: &str, case: &Case, verdicts: &[Verdict]) -> String {
             verdict.says,
             verdict.must,
             verdict.ours(),
-            evidence(case.run.detail),
+            case.run.detail.evidence(),
         );
     }
     text
@@ -138,7 +161,7 @@ pub fn json(case: &Case, result: &Result) -> serde_json::Value {
         .iter()
         .map(|run| run_json(case, result, run))
         .collect();
-    let evidence = evidence(case.run.detail);
+    let evidence = case.run.detail.evidence().to_string();
     serde_json::json!({ "evidence": evidence, "settings": settings, "runs": runs })
 }
 
@@ -158,7 +181,60 @@ fn run_json(case: &Case, result: &Result, run: &Run) -> serde_json::Value {
     let all = all.map(|metric| (metric.name.to_owned(), metric.value(case, run, 0).into()));
     let all: serde_json::Map<String, serde_json::Value> = all.collect();
     let decisions: Vec<String> = decisions(result, run).lines().map(str::to_owned).collect();
+    let disturbance = run.outcome.disturbance.as_ref().map(|one| {
+        serde_json::json!({
+            "threads": one.threads, "lost": one.lost, "windows": one.windows, "waited": one.waited,
+        })
+    });
     serde_json::json!({
         "seed": run.seed, "all": all, "tenants": tenants, "decisions": decisions,
+        "disturbance": disturbance,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::file::{Instead, scenario};
+    use crate::sim::run::{Devices, run_all};
+
+    const ONE: &str = "
+[run]
+detail = \"DETAIL\"
+length = \"40ms\"
+window = \"10ms\"
+[[device]]
+model = \"optane-2dimm/8\"
+[[tenant]]
+name = \"a\"
+[[load]]
+tenant = \"a\"
+clients = 2
+";
+
+    #[test]
+    fn numbers_say_of_which_kind_they_are() {
+        let kinds = [
+            ("engine", "simulated"),
+            ("device", "simulated"),
+            ("emulated", "emulated"),
+        ];
+        let mut devices = Devices::default();
+        for (detail, kind) in kinds {
+            let text = ONE.replace("DETAIL", detail);
+            let cases = scenario(&text, &Instead::default()).expect("sound").cases;
+            let results = run_all(&cases, &mut devices, &|_, _| ()).expect("it runs");
+            let (case, result) = (&cases[0], &results[0]);
+            assert!(result.runs[0].tenants[0].ops_per_s > 0.0, "{detail}");
+            let (text, json) = (table(case, result), json(case, result));
+            for word in ["simulated", "emulated"] {
+                assert_eq!(text.contains(word), word == kind, "{text}");
+            }
+            assert_eq!(json["evidence"], kind);
+            // What was in real time says what was in its way.
+            let real = kind == "emulated";
+            assert_eq!(text.contains("waited for a thread: a "), real, "{text}");
+            assert_eq!(json["runs"][0]["disturbance"].is_object(), real, "{json}");
+        }
+    }
 }

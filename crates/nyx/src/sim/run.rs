@@ -10,6 +10,7 @@ use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::plan::Plan;
 use nyx_sim::client;
+use nyx_sim::emulated::threads_default;
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, PartOutcome, Scenario, WindowOutcome};
 use rayon::prelude::*;
@@ -76,7 +77,7 @@ impl Devices {
     }
 }
 
-/// Runs every seed of every case, on all CPUs; `tell` hears of each run that is done, and how many
+/// Runs every seed of every case, on all CPUs where they are simulated; `tell` hears of each run that is done, and how many
 /// there are.
 ///
 /// Errors: 64 where a plan cannot be kept, 71 where the system refuses memory.
@@ -100,14 +101,18 @@ pub fn run_all(
         .collect();
     let alone = Alone::default();
     let done = AtomicUsize::new(0);
-    let runs: Vec<(usize, Run)> = tasks
-        .par_iter()
-        .map(|task| {
-            let run = task.run(&alone)?;
-            tell(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len());
-            Ok((task.at, run))
-        })
-        .collect::<std::result::Result<_, Failure>>()?;
+    let one = |task: &Task<'_>| {
+        let run = task.run(&alone)?;
+        tell(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len());
+        Ok((task.at, run))
+    };
+    // What runs in real time has the machine for itself.
+    let is_real = |case: &Case| case.run.detail == Detail::Emulated;
+    let runs: std::result::Result<Vec<(usize, Run)>, Failure> = match cases.iter().any(is_real) {
+        true => tasks.iter().map(one).collect(),
+        false => tasks.par_iter().map(one).collect(),
+    };
+    let runs = runs?;
     let empty = cases.iter().zip(&modelled).map(|(case, device)| {
         let tenants = case.config.tenants.iter().map(|one| one.name.clone());
         let groups = policy(case, device)?.groups().groups.into_iter();
@@ -205,6 +210,11 @@ impl Task<'_> {
             Detail::Engine => scenario
                 .run()
                 .map_err(|error| Failure::new(Exit::Os, error.to_string())),
+            Detail::Emulated => scenario
+                .run_emulated(threads_default())
+                // Of runs alone, too, whose outcome nobody prints.
+                .inspect(|run| tracing::info!(seed = self.seed, disturbance = ?run.disturbance))
+                .map_err(|error| Failure::new(Exit::Os, error.to_string())),
         }
     }
 }
@@ -290,7 +300,7 @@ pub fn over_runs(runs: &[f64]) -> (f64, Option<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::file::scenario;
+    use crate::sim::file::{Instead, scenario};
 
     const TWO: &str = "
 [run]
@@ -328,7 +338,7 @@ from = \"40ms\"
         let mut devices = Devices::default();
         for detail in ["engine", "device"] {
             let text = TWO.replacen("[run]", &format!("[run]\ndetail = \"{detail}\""), 1);
-            let cases = scenario(&text, &[]).expect("sound").cases;
+            let cases = scenario(&text, &Instead::default()).expect("sound").cases;
             let result = &run_all(&cases, &mut devices, &|_, _| ()).expect("it runs")[0];
             assert_eq!(result.names, ["a", "b"]);
             assert_eq!(result.runs.len(), 2);

@@ -198,7 +198,9 @@ impl Share {
             settings,
             capacity: 1.0,
             weights: weights.to_vec(),
-            names: (0..weights.len()).map(|at| format!("tenant {at}")).collect(),
+            names: (0..weights.len())
+                .map(|at| format!("tenant {at}"))
+                .collect(),
             bounds: vec![Bounds::NONE; weights.len()],
             alone: Alone::new(alone, &vec![Clients::Open; weights.len()]),
             entitled,

@@ -369,7 +369,11 @@ impl Slowdown {
             let (weight, now_is) = (self.terms[tenant].weight, self.throttles[tenant]);
             let moved = now_is.moved(level * weight);
             let is_above = used > level * weight && moved.share() < Some(used);
-            if is_above && now_is.share().is_none_or(|share| moved.share() < Some(share)) {
+            if is_above
+                && now_is
+                    .share()
+                    .is_none_or(|share| moved.share() < Some(share))
+            {
                 is_lower = true;
                 self.set(now, tenant, used, moved, why);
             }

@@ -94,9 +94,7 @@ impl Guard {
         self.take_shares();
         let pressures = self.pressures.iter().enumerate();
         let turn = pressures
-            .filter_map(|(pressed, pressure)| {
-                pressure.map(|pressure| Turn { pressed, pressure })
-            })
+            .filter_map(|(pressed, pressure)| pressure.map(|pressure| Turn { pressed, pressure }))
             .max_by(|a, b| a.pressure.total_cmp(&b.pressure));
         Some((turn, fares))
     }
