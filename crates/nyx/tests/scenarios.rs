@@ -52,7 +52,8 @@ fn every_figure_is_in_the_binary_with_expectations_and_a_drawing() {
         .filter(|name| name.starts_with("fig") || name.starts_with("table"))
         .collect();
     let mut known: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-    (there.sort(), known.sort());
+    there.sort();
+    known.sort();
     assert_eq!(there, known);
     for figure in &FIGURES {
         let scenario = file::scenario(figure.text, &Instead::default()).expect("sound");

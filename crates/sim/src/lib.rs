@@ -9,12 +9,10 @@
 //!   theirs.
 //! * [`library`]: the same scenarios without an engine, on the model that has tails.
 //! * [`emulated`]: the same scenarios in real time, on threads.
-//! * [`figures`]: scenarios of the paper's figures, and what is to be looked at in them.
 
 pub mod client;
 pub mod clock;
 pub mod emulated;
-pub mod figures;
 pub mod library;
 pub mod modelled;
 pub mod scenario;

@@ -282,71 +282,38 @@ fn told(error: impl std::fmt::Display) -> String {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
+type Chart<'a, 'b> = ChartContext<
+    'a,
+    SVGBackend<'b>,
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
+>;
+
 impl Panel {
     fn draw(&self, area: &Area<'_>) -> std::result::Result<(), String> {
         let values = self.lines.iter().flat_map(|line| &line.points);
         let values = values.map(|point| point.1 + point.2);
         let levels = self.levels.iter().map(|level| level.1);
-        let most = values
-            .chain(levels)
-            .filter(|v| v.is_finite())
-            .fold(0.0, f64::max);
-        let (start, end) = match &self.places {
-            Some(_) => (-0.25, self.end + 0.25),
-            None => (0.0, self.end),
+        let finite = values.chain(levels).filter(|value| value.is_finite());
+        let most = finite.fold(0.0, f64::max);
+        let ends = match &self.places {
+            Some(_) => -0.25..self.end + 0.25,
+            None => 0.0..self.end,
         };
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 14))
             .margin(8)
             .x_label_area_size(34)
             .y_label_area_size(72)
-            .build_cartesian_2d(start..end, 0.0..(most * 1.1).max(1e-9))
+            .build_cartesian_2d(ends.clone(), 0.0..(most * 1.1).max(1e-9))
             .map_err(told)?;
-        let place = |x: &f64| match &self.places {
-            Some(places) if (x - x.round()).abs() < 1e-6 => {
-                let name = places.get(x.round() as usize).filter(|_| *x > -0.1);
-                name.cloned().unwrap_or_default()
-            }
-            Some(_) => String::new(),
-            None => format!("{x:.0}"),
-        };
-        let labels = self
-            .places
-            .as_ref()
-            .map_or(11, |places| 4 * places.len() + 2);
-        chart
-            .configure_mesh()
-            .x_desc(&self.along)
-            .x_labels(labels)
-            .x_label_formatter(&place)
-            .y_label_formatter(&|y| number(*y))
-            .disable_x_mesh()
-            .light_line_style(WHITE)
-            .draw()
-            .map_err(told)?;
-        for (at, line) in self.lines.iter().enumerate() {
-            let colour = COLOURS[at % COLOURS.len()];
-            let style = colour.stroke_width(2);
-            let points = line.points.iter().map(|point| (point.0, point.1));
-            chart
-                .draw_series(LineSeries::new(points, style))
-                .map_err(told)?
-                .label(line.name.clone())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
-            let marked = self.places.iter().flat_map(|_| &line.points);
-            chart
-                .draw_series(marked.map(|&(x, y, half)| {
-                    ErrorBar::new_vertical(x, y - half, y, y + half, colour.filled(), 6)
-                }))
-                .map_err(told)?;
+        self.axes(&mut chart)?;
+        for (line, colour) in self.lines.iter().zip(COLOURS.into_iter().cycle()) {
+            line.draw(&mut chart, colour, self.places.is_some())?;
         }
         for (name, at) in &self.levels {
+            let across = vec![(ends.start, *at), (ends.end, *at)];
             let style = BLACK.mix(0.5).stroke_width(1);
-            chart
-                .draw_series(LineSeries::new([(start, *at), (end, *at)], style))
-                .map_err(told)?
-                .label(name.clone())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+            draw_line(&mut chart, name, across, style)?;
         }
         chart
             .configure_series_labels()
@@ -356,6 +323,64 @@ impl Panel {
             .draw()
             .map_err(told)
     }
+
+    fn axes(&self, chart: &mut Chart<'_, '_>) -> std::result::Result<(), String> {
+        let place = |x: &f64| match &self.places {
+            Some(places) if (x - x.round()).abs() < 1e-6 => {
+                let name = places.get(x.round() as usize).filter(|_| *x > -0.1);
+                name.cloned().unwrap_or_default()
+            }
+            Some(_) => String::new(),
+            None => format!("{x:.0}"),
+        };
+        // Marks lie at quarters, so that each place has one.
+        let marks = self
+            .places
+            .as_ref()
+            .map_or(11, |places| 4 * places.len() + 2);
+        chart
+            .configure_mesh()
+            .x_desc(&self.along)
+            .x_labels(marks)
+            .x_label_formatter(&place)
+            .y_label_formatter(&|y| number(*y))
+            .disable_x_mesh()
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(told)
+    }
+}
+
+impl Line {
+    fn draw(
+        &self,
+        chart: &mut Chart<'_, '_>,
+        colour: RGBColor,
+        is_marked: bool,
+    ) -> std::result::Result<(), String> {
+        let points = self.points.iter().map(|point| (point.0, point.1)).collect();
+        draw_line(chart, &self.name, points, colour.stroke_width(2))?;
+        let marked = self.points.iter().filter(|_| is_marked);
+        let marks = marked.map(|&(x, y, half)| {
+            ErrorBar::new_vertical(x, y - half, y, y + half, colour.filled(), 6)
+        });
+        chart.draw_series(marks).map_err(told)?;
+        Ok(())
+    }
+}
+
+fn draw_line(
+    chart: &mut Chart<'_, '_>,
+    name: &str,
+    points: Vec<(f64, f64)>,
+    style: ShapeStyle,
+) -> std::result::Result<(), String> {
+    chart
+        .draw_series(LineSeries::new(points, style))
+        .map_err(told)?
+        .label(name)
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+    Ok(())
 }
 
 /// A label of the ordinate: short, whatever its size.

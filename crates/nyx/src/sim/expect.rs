@@ -1,7 +1,7 @@
 //! Expectations: what a scenario file says must come out, and whether it did.
 //!
 //! An expectation takes a metric of some tenants in some cases, divides it by what it is in another
-//! case where one is named (`per`), takes one number of all these, and holds it against bounds - for
+//! case where one is named (`per`), takes one number of all these, and holds it against bounds, for
 //! every run, that is for every seed by itself. So a figure of a paper is a file that fails when it
 //! no longer shows what it is there to show, and a plan for a server can be tested like a program.
 //!

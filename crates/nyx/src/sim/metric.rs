@@ -192,7 +192,8 @@ pub const METRICS: [Metric; 20] = [
     },
     Metric {
         name: "reached after ms",
-        about: "from the begin until it first had nine tenths of the requests that it has at the end",
+        about: "from the begin until it first had nine tenths of the requests that it has at \
+                the end",
         digits: 0,
         is_column: false,
         of: Of::Tenant(|look| look.reached_after_ms()),

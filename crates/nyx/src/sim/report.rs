@@ -106,9 +106,17 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
 
 /// The head of the table of figures, as Markdown.
 pub fn figures_head() -> String {
-    "| figure | what the paper says | must | goal | ours | runs that hold, reach the goal | evidence \
-     |\n|---|---|---|---|---|---|---|\n"
-        .to_owned()
+    let columns = [
+        "figure",
+        "what the paper says",
+        "must",
+        "goal",
+        "ours",
+        "runs that hold, reach the goal",
+        "evidence",
+    ];
+    let rule = "---|".repeat(columns.len());
+    format!("| {} |\n|{rule}\n", columns.join(" | "))
 }
 
 /// The rows of one figure.

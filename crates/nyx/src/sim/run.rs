@@ -77,8 +77,8 @@ impl Devices {
     }
 }
 
-/// Runs every seed of every case, on all CPUs where they are simulated; `tell` hears of each run that is done, and how many
-/// there are.
+/// Runs every seed of every case, on all CPUs where they are simulated; `tell` hears how many runs
+/// are done, and of how many.
 ///
 /// Errors: 64 where a plan cannot be kept, 71 where the system refuses memory.
 pub fn run_all(

@@ -21,12 +21,12 @@
 //! donation, needs no pause, but takers use their own entitlements meanwhile: what they cost would
 //! count as part of being alone, and the bound, which is about being alone, would not hold.
 //!
-//! Device time is not performance. A device that is busy with a mix may do less than its prices say,
-//! and who is held exactly at its part then leaves the loss to who is not; and bursts of writes make
-//! single small gets slow at any share. So, by default, who has more than its bound *of performance*
-//! is pinched a little below its part of time for as long as another, who is not held, is beyond its
-//! own ([`pinch`](Tenant::pinch)); down to [`PINCH_LEAST`], and never beyond its own bound. Where that
-//! does not help, shares of device time are kept and the bound is not.
+//! Device time is not performance. A device that is busy with a mix may do less than its prices
+//! say, and who is held exactly at its part then leaves the loss to who is not; and bursts of
+//! writes make single small gets slow at any share. So, by default, who has more than its bound
+//! *of performance* is pinched a little below its part of time for as long as another, who is not
+//! held, is beyond its own ([`pinch`](Tenant::pinch)); down to [`PINCH_LEAST`], and never beyond
+//! its own bound. Where that does not help, shares of device time are kept and the bound is not.
 //!
 //! What it never does: lend more of a donor whose slowdown is not known, except where it asked for
 //! nothing in a whole epoch; assign anybody less than the smaller of its desire and its

@@ -7,10 +7,11 @@
 //! listing's `getSlowDown` is current over alone; taken by the word that would throttle the one who
 //! suffers most, so slowdowns are alone over current here, as in the text.)
 //!
-//! A tenant with a hard limit takes no part in the equalisation: it is never throttled. It is looked
-//! at as often as there is enough to see of it, whoever else is still being measured, and when it
-//! comes near its limit those who use the most are brought down to one common level, until what they
-//! use together is what the limit leaves ([`guard`]). Who uses little pays nothing.
+//! A tenant with a hard limit takes no part in the equalisation: it is never throttled. It is
+//! looked at as often as there is enough to see of it, whoever else is still being measured, and
+//! when it comes near its limit those who use the most are brought down to one common level,
+//! until what they use together is what the limit leaves ([`guard`]). Who uses little pays
+//! nothing.
 //!
 //! What it never does: throttle below [`throttle::SHARE_MIN`], judge a tenant that is idle, or
 //! equalise by an estimate that has not been measured yet.
@@ -500,13 +501,14 @@ impl Policy for Slowdown {
         self.alone.step(now, seen);
         self.alone.start(|_| true);
         self.guard.see(now, seen);
-        if let Some((turn, fares)) = self.guard.turn(&mut self.alone) {
-            for (tenant, fare) in &fares {
-                self.note(now, *tenant, fare);
-            }
-            if let Some(turn) = turn {
-                self.keep(now, &turn);
-            }
+        let fares = self.guard.fares(&mut self.alone);
+        for (tenant, fare) in &fares {
+            self.note(now, *tenant, fare);
+        }
+        if !fares.is_empty()
+            && let Some(turn) = self.guard.turn(&fares)
+        {
+            self.keep(now, &turn);
         }
         let terms = &self.terms;
         let is_free = |tenant: usize| terms[tenant].slowdown_most.is_none();
@@ -605,6 +607,34 @@ mod tests {
         let slowdown = 1.0 / shares[0];
         assert!(slowdown < 1.5 && slowdown > 1.3, "{shares:?}");
         assert!((shares[1] / shares[2] - 1.0).abs() < 0.06, "{shares:?}");
+    }
+
+    #[test]
+    fn a_hard_limit_is_kept_before_the_others_were_seen_alone() {
+        let mut plant = Plant::new(&[(1.0, Way::Steady), (8.0, Way::Steady), (0.2, Way::Steady)]);
+        let terms = vec![bounded(1.5), Terms::default(), Terms::default()];
+        // Runs so rare that only the first in turn has one.
+        let mut params = Params::default();
+        params.alone.paused_most = 2e-4;
+        let names = ["critical", "heavy", "light"].map(String::from);
+        let mut policy = Slowdown::new(params, terms).named(names.to_vec());
+        drive(&mut policy, &mut plant, 11.0);
+        assert_eq!(plant.runs.len(), 1, "{:?}", plant.runs);
+        let shares = plant.shares();
+        assert!(1.0 / shares[0] < 1.5 && 1.0 / shares[0] > 1.2, "{shares:?}");
+        let throttled: Vec<Decision> = policy
+            .take_decisions()
+            .into_iter()
+            .filter(|decision| matches!(decision.act, Act::Throttle { .. }))
+            .collect();
+        // Who uses little pays nothing until the other has as little.
+        let first = &throttled[..throttled.len().min(8)];
+        assert!(first.iter().all(|one| one.tenant == 1), "{throttled:?}");
+        assert!((shares[2] / shares[1] - 1.0).abs() < 0.1, "{shares:?}");
+        assert!(
+            throttled[0].why.contains("critical is slowed"),
+            "{throttled:?}"
+        );
     }
 
     #[test]

@@ -362,3 +362,43 @@ fn a_share_within_bounds_keeps_them_whoever_is_idle() {
     assert!((entitled[2] - 0.5).abs() < 1e-9, "{entitled:?}");
     assert!(share.limit(0) <= 0.3 + 1e-9);
 }
+
+/// Tenant 0 asks for less than its part and is slower than its bound of 2 because of what tenant 1,
+/// who is held at its own, does.
+fn pinched(hurt: [f64; 2]) -> (f64, f64) {
+    let mut plant = Plant::new(&[1.0, 1.0], &[0.45, 1.0], settings());
+    plant.hurt = hurt.to_vec();
+    plant.run(300);
+    let (used, slowdown) = plant.run(100);
+    (used[1], slowdown[0])
+}
+
+#[test]
+fn who_has_room_is_pinched_for_who_is_beyond_its_bound() {
+    let (used, slowdown) = pinched([2.1, 0.0]);
+    assert!(slowdown < 2.0 && slowdown > 1.9, "{slowdown}");
+    near(used, (PINCH_AIM * 2.0 - 1.0) / 2.1, 0.02);
+    // Nobody who is at its own bound pays, and nobody pays for what cannot be helped without end.
+    let (used, slowdown) = pinched([2.1, 2.3]);
+    assert!(slowdown > 2.0, "{slowdown}");
+    near(used, 0.5, 0.02);
+    let (used, _) = pinched([10.0, 0.0]);
+    near(used, 0.5 * PINCH_LEAST, 0.02);
+    let (used, _) = pinched([0.5, 0.0]);
+    assert!(used > 0.5, "there is room to lend: {used}");
+}
+
+#[test]
+fn who_is_not_hurt_any_more_is_not_paid_for() {
+    let mut plant = Plant::new(&[1.0, 1.0], &[0.45, 1.0], settings());
+    plant.hurt = vec![2.1, 0.0];
+    plant.run(300);
+    let (pinched, _) = plant.run(50);
+    plant.hurt[0] = 1.9;
+    plant.run(200);
+    let (after, _) = plant.run(50);
+    assert!(
+        pinched[1] < 0.47 && after[1] > 0.49,
+        "{pinched:?}, {after:?}"
+    );
+}

@@ -77,26 +77,24 @@ impl Guard {
         }
     }
 
-    /// How those with a limit fared, where enough was seen of one of them, and how near they are to
-    /// their limits.
-    pub fn turn(&mut self, alone: &mut Alone) -> Option<(Option<Turn>, Vec<(usize, Fare)>)> {
+    /// How those with a limit fared of whom enough was seen.
+    pub fn fares(&self, alone: &mut Alone) -> Vec<(usize, Fare)> {
         let limited = (0..self.limits.len()).filter(|&i| self.limits[i].is_some());
-        let fares: Vec<(usize, Fare)> = limited
-            .filter_map(|tenant| Some((tenant, alone.take_one(tenant)?)))
-            .collect();
-        if fares.is_empty() {
-            return None;
-        }
-        for (tenant, fare) in &fares {
+        let fare = |tenant| Some((tenant, alone.take_one(tenant)?));
+        limited.filter_map(fare).collect()
+    }
+
+    /// How near they are to their limits, now that this is known; none where it is not.
+    pub fn turn(&mut self, fares: &[(usize, Fare)]) -> Option<Turn> {
+        for (tenant, fare) in fares {
             let limit = self.limits[*tenant];
             self.pressures[*tenant] = fare.slowdown.zip(limit).map(|(is, most)| is / most);
         }
         self.take_shares();
-        let pressures = self.pressures.iter().enumerate();
-        let turn = pressures
-            .filter_map(|(pressed, pressure)| pressure.map(|pressure| Turn { pressed, pressure }))
-            .max_by(|a, b| a.pressure.total_cmp(&b.pressure));
-        Some((turn, fares))
+        let each = self.pressures.iter().enumerate();
+        each.filter_map(|(pressed, pressure)| Some((pressed, (*pressure)?)))
+            .map(|(pressed, pressure)| Turn { pressed, pressure })
+            .max_by(|a, b| a.pressure.total_cmp(&b.pressure))
     }
 
     fn take_shares(&mut self) {

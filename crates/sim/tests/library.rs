@@ -1,15 +1,13 @@
-//! The paper's figures at its own level - threads that load and store through the Nyx library, on
-//! the event model at full scale - with their anchors. What is asserted here for some seeds, the
-//! example `figures` shows for many. All numbers are simulated.
+//! Threads that load and store through the Nyx library, on the event model at full scale: what the
+//! driver does, held against the model without it, the other driver, and the gate's promises. The
+//! paper's figures on it are scenario files (`config/scenarios`). All numbers are simulated.
 
 use nyx_base::Nanos;
 use nyx_media::model::event::{Access, Thread, run as free};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::{Epoch, Leased, Paper};
-use nyx_policy::sharing::qos::Mode;
 use nyx_sim::client::Load;
-use nyx_sim::figures::{self, Demand, Findings, READER_BYTES_PER_S, TARGET};
 use nyx_sim::modelled::Modelled;
 use nyx_sim::scenario::{Outcome, Part, Scenario};
 use std::sync::OnceLock;
@@ -19,102 +17,6 @@ fn device() -> Modelled {
     static DEVICE: OnceLock<Modelled> = OnceLock::new();
     let named = || Modelled::named("optane-2dimm").expect("a preset");
     DEVICE.get_or_init(named).clone()
-}
-
-/// `ExperimentStep`, as the paper has it.
-const STEP: f64 = 0.5e9;
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=2;
-
-fn figure_8(policy: Box<dyn Policy>, length_ms: u64, seed: u64) -> Findings {
-    figure_8_of(Demand::Closed, policy, length_ms, seed)
-}
-
-fn figure_8_of(demand: Demand, policy: Box<dyn Policy>, length_ms: u64, seed: u64) -> Findings {
-    let length = Nanos::from_millis(length_ms);
-    let scenario = figures::qos(device(), policy, demand, length, seed);
-    let outcome = scenario.run_library();
-    println!("seed {seed}: {:#?}", outcome.decisions);
-    Findings::of(&outcome)
-}
-
-/// From within its target to twice that.
-#[test]
-fn figure_8_the_burst_breaks_the_target() {
-    for seed in SEEDS {
-        let found = figure_8(Box::new(Unlimited), 200, seed);
-        assert!(found.before_ns_p99 < TARGET.0 as f64, "{seed}: {found:?}");
-        assert!(found.settled_ns[1] > 3_000.0, "{seed}: {found:?}");
-        assert_eq!(found.kept_after, None, "{seed}: {found:?}");
-    }
-}
-
-fn nyx_finds_the_writer(demand: Demand, mode: Mode, length_ms: u64, kept_after: Nanos) {
-    for seed in SEEDS {
-        let found = figure_8_of(demand, figures::nyx(mode, STEP), length_ms, seed);
-        let told = format!("{demand:?}, {mode:?}, seed {seed}: {found:?}");
-        assert!(found.only_the_writer_was_throttled(), "{told}");
-        assert!(found.settled_ns[1] <= TARGET.0 as f64, "{told}");
-        assert!(
-            found.reader_bytes_per_s >= 0.9 * READER_BYTES_PER_S,
-            "{told}"
-        );
-        assert!(
-            found.kept_after.is_some_and(|after| after <= kept_after),
-            "{told}"
-        );
-    }
-}
-
-/// The adaptive mode's windows are as long as it needs, so its time is the clock's.
-#[test]
-fn figure_8_nyx_throttles_the_writer_alone() {
-    nyx_finds_the_writer(Demand::Closed, Mode::Adaptive, 320, Nanos::from_millis(200));
-}
-
-/// Who asks at random times has a backlog when it is throttled. Let in by bursts it would do its
-/// neighbours as much harm as before, and the reader would be taken for the culprit.
-#[test]
-fn figure_8_a_writer_with_a_backlog_is_found_as_well() {
-    nyx_finds_the_writer(Demand::Open, Mode::Adaptive, 320, Nanos::from_millis(200));
-}
-
-/// The paper's mode has 500 ms windows, compressed here: by 28 s in the paper, 16 s after the
-/// burst, only the writer is throttled.
-#[test]
-fn figure_8_so_does_the_papers_mode() {
-    let sixteen_s = Nanos((16e9 / figures::COMPRESSED) as u64);
-    nyx_finds_the_writer(Demand::Closed, Mode::Paper, 600, sixteen_s);
-}
-
-/// The paper's sixth for the reader, or less.
-#[test]
-fn figure_8_by_bandwidth_the_reader_pays() {
-    for seed in SEEDS {
-        let found = figure_8(figures::caladan_like(STEP), 400, seed);
-        let told = format!("seed {seed}: {found:?}");
-        assert!(found.throttled.contains(&figures::READER), "{told}");
-        assert!(found.settled_ns[1] <= TARGET.0 as f64, "{told}");
-        assert!(
-            found.reader_bytes_per_s < READER_BYTES_PER_S / 3.0,
-            "{told}"
-        );
-    }
-}
-
-/// Figure 13: with a step as large as the paper's or larger the reader keeps what it had, and the
-/// larger it is the sooner the target is kept. What smaller steps do, the example shows.
-#[test]
-fn figure_13_larger_steps_converge_sooner() {
-    let found = [0.5e9, 1.5e9].map(|step| figure_8(figures::nyx(Mode::Paper, step), 600, 1));
-    for found in &found {
-        assert!(
-            found.reader_bytes_per_s > 0.9 * READER_BYTES_PER_S,
-            "{found:?}"
-        );
-        assert!(found.writer_bytes_per_s < 0.1e9, "{found:?}");
-    }
-    let [small, large] = found.map(|found| found.kept_after.expect("it is kept").0);
-    assert!(large < small, "{large} ns and {small} ns");
 }
 
 const LENGTH: Nanos = Nanos::from_millis(20);
