@@ -51,9 +51,9 @@ impl fmt::Debug for Behaviour {
     }
 }
 
-/// Days and nights: from midnight to noon the intensity grows evenly from its least to all, and back
-/// until midnight. Where clients wait for answers, intensity is the part of the time in which they
-/// are busy; where they do not, it is a part of their rate.
+/// Days and nights: from midnight to noon the intensity grows evenly from its least to all, and
+/// back until midnight. Where clients wait for answers, intensity is the part of the time in which
+/// they are busy; where they do not, it is a part of their rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Day {
     /// From midnight to midnight.
