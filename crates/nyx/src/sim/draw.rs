@@ -304,7 +304,7 @@ impl Panel {
             .margin(8)
             .x_label_area_size(34)
             .y_label_area_size(72)
-            .build_cartesian_2d(ends.clone(), 0.0..(most * 1.1).max(1e-9))
+            .build_cartesian_2d(ends.clone(), 0.0..(most * self.headroom()).max(1e-9))
             .map_err(told)?;
         self.axes(&mut chart)?;
         for (line, colour) in self.lines.iter().zip(COLOURS.into_iter().cycle()) {
@@ -322,6 +322,11 @@ impl Panel {
             .border_style(BLACK.mix(0.3))
             .draw()
             .map_err(told)
+    }
+
+    /// Room above the highest point, for the legend.
+    fn headroom(&self) -> f64 {
+        1.1 + 0.06 * (self.lines.len() + self.levels.len()) as f64
     }
 
     fn axes(&self, chart: &mut Chart<'_, '_>) -> std::result::Result<(), String> {

@@ -78,7 +78,7 @@ pub struct Expect {
     /// As a part of what it is in the case that has this instead.
     #[serde(default)]
     per: BTreeMap<String, toml::Value>,
-    /// Relative errors against these, by the last sweep's value.
+    /// Relative errors against these, by the values of all sweeps, as "256B, NT store".
     #[serde(default)]
     published: BTreeMap<String, f64>,
     #[serde(default)]
@@ -208,9 +208,7 @@ impl Expect {
     }
 
     fn is_chosen(&self, case: &Case) -> bool {
-        let label = case.settings.last().map(|one| &one.1);
-        let is_published = self.published.is_empty()
-            || label.is_some_and(|label| self.published.contains_key(label));
+        let is_published = self.published.is_empty() || self.published.contains_key(&label(case));
         is_among(case, &self.among) && is_published
     }
 
@@ -243,8 +241,7 @@ impl Expect {
         }
         let each = values.len() / chosen.len();
         for (value, &at) in values.chunks_mut(each).zip(chosen) {
-            let label = cases[at].settings.last().map(|one| &one.1);
-            let published = label.and_then(|label| self.published.get(label));
+            let published = self.published.get(&label(&cases[at]));
             let published = published.copied().unwrap_or(f64::NAN);
             value
                 .iter_mut()
@@ -273,6 +270,12 @@ impl Expect {
             Take::Mean | Take::Sd => [mean(&values); 2],
         }
     }
+}
+
+/// The values of all sweeps.
+fn label(case: &Case) -> String {
+    let values: Vec<&str> = case.settings.iter().map(|one| one.1.as_str()).collect();
+    values.join(", ")
 }
 
 fn mean(values: &[f64]) -> f64 {
