@@ -34,8 +34,8 @@ says besides who asks for what:
   think = \"300ns\"          # and so long besides;
   rate = 200000            # or: requests a second of all of them at random times
   value = \"4KiB\"           # keys = 1000, asked = 1000, gets = 1.0, batch = 1
-  from = \"1s\"              # to = \"2s\"; in spikes: on = \"10ms\", off = \"30ms\"; busy by day and
-                           # quiet by night: day = \"4s\", night = 0.1; access = \"nt-load\"
+  from = \"1s\"              # to = \"2s\"; in spikes: on = \"10ms\", off = \"30ms\"; by day and
+                           # by night: day = \"4s\", night = 0.1; access = \"nt-load\"
 
   [[sweep]]                # every combination of all sweeps is a case
   key = \"load.reader.clients\"
