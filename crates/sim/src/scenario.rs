@@ -623,4 +623,48 @@ mod tests {
         caller.take_up(Instant(95_000));
         assert_eq!(caller.due, due);
     }
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    fn part() -> Part {
+        let load = Load::uniform(1, 64, 1.0, 1);
+        Part {
+            active: ms(10)..ms(100),
+            ..Part::closed("p", load, 1, Nanos::ZERO)
+        }
+    }
+
+    #[test]
+    fn a_part_that_rests_asks_in_between_and_says_when_that_changes() {
+        let part = Part {
+            on_off: Some([ms(5), ms(15)]),
+            ..part()
+        };
+        let on: Vec<u64> = (0..110).filter(|&at| part.is_on(ms(at))).collect();
+        let bursts = [10..15, 30..35, 50..55, 70..75, 90..95];
+        assert_eq!(on, bursts.into_iter().flatten().collect::<Vec<u64>>());
+        assert_eq!(part.on_from(ms(16)), ms(30));
+        assert_eq!(part.on_from(ms(31)), ms(31));
+        for (at, next) in [(10, 15), (15, 30), (33, 35), (94, 95), (96, 100)] {
+            assert_eq!(part.changes_after(ms(at)), ms(next), "{at} ms");
+        }
+    }
+
+    #[test]
+    fn a_day_is_quiet_at_midnight_and_busy_at_noon() {
+        let day = Day {
+            length: ms(40),
+            night: 0.2,
+        };
+        let part = Part {
+            day: Some(day),
+            ..part()
+        };
+        for (at, intensity) in [(10, 0.2), (20, 0.6), (30, 1.0), (40, 0.6), (50, 0.2)] {
+            let found = part.intensity(ms(at));
+            assert!((found - intensity).abs() < 1e-9, "{at} ms: {found}");
+        }
+    }
 }
