@@ -5,7 +5,7 @@
 //!
 //! What this module never does: smooth, or leave out a window.
 
-use super::expect::{Where, is_among};
+use super::expect::{Where, check_names, is_among, tenants_of};
 use super::file::Case;
 use super::metric::Metric;
 use super::run::{Result, Run, over_runs};
@@ -78,16 +78,8 @@ impl Draw {
         if self.over.is_none() && metric.of_window().is_none() {
             return wrong(format!("{:?} has no value for each window", self.metric));
         }
-        let tenants = &cases[0].config.tenants;
-        let is_known = |name: &&String| tenants.iter().any(|tenant| tenant.name == **name);
-        if let Some(name) = self.of.iter().find(|name| !is_known(name)) {
-            return wrong(format!("there is no tenant {name:?}"));
-        }
-        let has = |name: &&String| cases[0].settings.iter().any(|one| one.0 == **name);
-        match self.among.keys().chain(&self.over).find(|name| !has(name)) {
-            Some(name) => wrong(format!("there is no sweep {name:?}")),
-            None => Ok(()),
-        }
+        let sweeps = self.among.keys().chain(&self.over);
+        check_names(&self.of, sweeps, cases).or_else(wrong)
     }
 
     fn panel(&self, cases: &[Case], results: &[Result]) -> Option<Panel> {
@@ -154,10 +146,9 @@ impl Draw {
         if !metric.is_of_tenants() {
             return vec![(0, None)];
         }
-        let tenants = case.config.tenants.iter().enumerate();
-        let wanted = tenants.filter(|(_, one)| self.of.is_empty() || self.of.contains(&one.name));
-        wanted
-            .map(|(at, one)| (at, Some(one.name.as_str())))
+        let name = |at: usize| Some(case.config.tenants[at].name.as_str());
+        tenants_of(&self.of, case)
+            .map(|at| (at, name(at)))
             .collect()
     }
 

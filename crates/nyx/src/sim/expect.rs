@@ -61,6 +61,32 @@ pub enum Take {
     Sd,
 }
 
+/// Checks that there are tenants and sweeps of these names; the error names who is not there.
+pub fn check_names<'a>(
+    of: &[String],
+    mut sweeps: impl Iterator<Item = &'a String>,
+    cases: &[Case],
+) -> Result<(), String> {
+    let tenants = &cases[0].config.tenants;
+    let is_known = |name: &&String| tenants.iter().any(|tenant| tenant.name == **name);
+    if let Some(name) = of.iter().find(|name| !is_known(name)) {
+        return Err(format!("there is no tenant {name:?}"));
+    }
+    let has = |name: &&String| cases[0].settings.iter().any(|one| one.0 == **name);
+    match sweeps.find(|name| !has(name)) {
+        Some(name) => Err(format!("there is no sweep {name:?}")),
+        None => Ok(()),
+    }
+}
+
+/// The places of the tenants of these names; of all where none is named.
+pub fn tenants_of<'a>(of: &'a [String], case: &'a Case) -> impl Iterator<Item = usize> + 'a {
+    let tenants = case.config.tenants.iter().enumerate();
+    tenants
+        .filter(|(_, one)| of.is_empty() || of.contains(&one.name))
+        .map(|(at, _)| at)
+}
+
 /// `[[expect]]`, as a file has it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -134,17 +160,8 @@ impl Expect {
                 self.runs
             ));
         }
-        let tenants = &cases[0].config.tenants;
-        let is_known = |name: &&String| tenants.iter().any(|tenant| tenant.name == **name);
-        if let Some(name) = self.of.iter().find(|name| !is_known(name)) {
-            return wrong(format!("there is no tenant {name:?}"));
-        }
         let sweeps = self.among.keys().chain(self.per.keys());
-        let has = |name: &&String| cases[0].settings.iter().any(|one| one.0 == **name);
-        match sweeps.into_iter().find(|name| !has(name)) {
-            Some(name) => wrong(format!("there is no sweep {name:?}")),
-            None => Ok(()),
-        }
+        check_names(&self.of, sweeps, cases).or_else(wrong)
     }
 
     /// Holds it against all runs of all cases; none where the cases that it is about were not run.
@@ -229,10 +246,8 @@ impl Expect {
         if !metric.is_of_tenants() {
             return vec![metric.value(case, run, 0).unwrap_or(f64::NAN)];
         }
-        let tenants = case.config.tenants.iter().enumerate();
-        let wanted = tenants.filter(|(_, one)| self.of.is_empty() || self.of.contains(&one.name));
-        let value = |(at, _)| metric.value(case, run, at).unwrap_or(f64::NAN);
-        wanted.map(value).collect()
+        let value = |at| metric.value(case, run, at).unwrap_or(f64::NAN);
+        tenants_of(&self.of, case).map(value).collect()
     }
 
     fn against_published(&self, cases: &[Case], chosen: &[usize], values: &mut [f64]) {
