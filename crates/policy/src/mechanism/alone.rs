@@ -17,10 +17,10 @@
 //! bound is on pauses as long as they were, not as long as they were to be: where the controller
 //! comes late, the next run is the further away.
 //!
-//! What it never does: pause anybody for a tenant that is idle; believe a run or a stretch of
-//! company that lasted so much longer than planned that the controller or its clock must have
-//! stood still or jumped; read a clock or a random number: runs are spread by a sequence that
-//! follows from a seed.
+//! What it never does: pause anybody for a tenant that is idle; let a run that differs from those
+//! before it count before a second one does; believe a run or a stretch of company that lasted so
+//! much longer than planned that the controller or its clock must have stood still or jumped; read
+//! a clock or a random number: runs are spread by a sequence that follows from a seed.
 //!
 //! *Invariants*: at most one tenant runs alone; company is counted outside of runs only; a clock
 //! that went back ends the run, and what was counted in it is dropped.
@@ -131,7 +131,7 @@ const RUNS_KEPT: usize = 32;
 const LATE: u64 = 20;
 /// A stretch of company that lasted so many times a window is a stall or a jump of the clock.
 const STALLED: u64 = 10;
-/// Standard deviations beyond which a run does not belong to the runs before it.
+/// Standard deviations beyond which a run is a stray among the runs before it.
 const OUTLIER: f64 = 3.0;
 
 /// How fast a tenant was, by the latency of its answers or by its accesses.
@@ -159,45 +159,70 @@ struct Run {
     time_s: f64,
 }
 
+impl Run {
+    /// Whether it differs from a speed by more than `change`, and by more than chance.
+    fn is_off(&self, speed: f64, change: f64) -> bool {
+        let expected = speed * self.time_s;
+        let off = (self.work - expected).abs();
+        off > change * expected && off > OUTLIER * expected.max(1.0).sqrt()
+    }
+}
+
 /// The runs that an estimate is made of, oldest first.
 #[derive(Clone, Debug, Default)]
-struct Runs(Vec<Run>);
+struct Runs {
+    kept: Vec<Run>,
+    /// The last one, where it does not belong to those before it.
+    stray: Option<Run>,
+}
 
 impl Runs {
     fn work(&self) -> f64 {
-        self.0.iter().map(|run| run.work).sum()
+        self.kept.iter().map(|run| run.work).sum()
+    }
+
+    fn clear(&mut self) {
+        *self = Runs::default();
+    }
+
+    /// How many are kept.
+    fn len(&self) -> usize {
+        self.kept.len()
     }
 
     /// Work per second of all runs together.
     fn speed(&self) -> Option<f64> {
-        ratio(self.work(), self.0.iter().map(|run| run.time_s).sum())
+        ratio(self.work(), self.kept.iter().map(|run| run.time_s).sum())
     }
 
     /// The relative standard error of the speed, as that of a ratio estimator.
     fn error(&self) -> f64 {
-        let (n, speed) = (self.0.len() as f64, self.speed().unwrap_or(0.0));
+        let (n, speed) = (self.len() as f64, self.speed().unwrap_or(0.0));
         let work = self.work();
-        if self.0.len() < RUNS_LEAST || work <= 0.0 {
+        if self.len() < RUNS_LEAST || work <= 0.0 {
             return f64::INFINITY;
         }
         let residual = |run: &Run| (run.work - speed * run.time_s).powi(2);
-        let squares: f64 = self.0.iter().map(residual).sum();
+        let squares: f64 = self.kept.iter().map(residual).sum();
         (squares * n / (n - 1.0)).sqrt() / work
     }
 
-    /// A run that differs by more than `change`, and by more than chance, starts anew.
+    /// One run that does not belong to those before it is the machine's doing as likely as the
+    /// workload's, and is put by. Two after each other are a change: everything before is dropped.
     fn add(&mut self, run: Run, change: f64) {
-        if let Some(speed) = self.speed() {
-            let expected = speed * run.time_s;
-            let off = (run.work - expected).abs();
-            if off > change * expected && off > OUTLIER * expected.max(1.0).sqrt() {
-                self.0.clear();
-            }
+        let is_stray = self.speed().is_some_and(|speed| run.is_off(speed, change));
+        match (is_stray, self.stray.take()) {
+            (true, None) => self.stray = Some(run),
+            (true, Some(stray)) => self.kept = vec![stray, run],
+            (false, _) => self.keep(run),
         }
-        if self.0.len() == RUNS_KEPT {
-            self.0.remove(0);
+    }
+
+    fn keep(&mut self, run: Run) {
+        if self.len() == RUNS_KEPT {
+            self.kept.remove(0);
         }
-        self.0.push(run);
+        self.kept.push(run);
     }
 }
 
@@ -254,7 +279,7 @@ impl Tenant {
         let other = moved(now.bytes_per_op, was.bytes_per_op)
             || moved(now.device_s_per_op, was.device_s_per_op);
         if other {
-            self.runs.0.clear();
+            self.runs.clear();
             self.character = Some(now);
         }
         self.changed |= other || moved(now.ops_per_s, was.ops_per_s);
@@ -267,7 +292,7 @@ impl Tenant {
         let run = run_of(&self.company, self.by_latency);
         let company = ratio(run.work, run.time_s).filter(|&speed| speed > 0.0);
         if let Some(company) = company
-            && !self.runs.0.is_empty()
+            && self.runs.len() > 0
         {
             // Whoever answered nobody when it was alone cannot have been faster.
             self.slowdown = Some((self.runs.speed().unwrap_or(0.0) / company).max(1.0));
@@ -292,8 +317,10 @@ impl Tenant {
     }
 
     fn is_due(&self, now: Instant, params: &Params) -> bool {
-        let runs = self.runs.0.len();
-        let rough = runs < RUNS_LEAST || (runs < RUNS_KEPT && self.runs.error() > params.error);
+        let runs = self.runs.len();
+        let rough = runs < RUNS_LEAST
+            || self.runs.stray.is_some()
+            || (runs < RUNS_KEPT && self.runs.error() > params.error);
         let old = self.ran.is_none_or(|at| now.since(at) >= params.backstop);
         !self.idle && (params.mode == Refresh::Paper || rough || old || self.changed)
     }
@@ -523,14 +550,14 @@ impl Alone {
     /// last run is the longest ago.
     fn due(&self, may: impl Fn(usize) -> bool) -> Option<usize> {
         let due = |&i: &usize| may(i) && self.tenants[i].is_due(self.now, &self.params);
-        let order = |&i: &usize| (self.tenants[i].runs.0.len(), self.tenants[i].ran);
+        let order = |&i: &usize| (self.tenants[i].runs.len(), self.tenants[i].ran);
         (0..self.tenants.len()).filter(due).min_by_key(order)
     }
 
     fn learn(&mut self, tenant: usize, total: &Total) {
         let tenant = &mut self.tenants[tenant];
         if self.params.mode == Refresh::Paper {
-            tenant.runs.0.clear();
+            tenant.runs.clear();
         }
         tenant
             .runs
@@ -771,6 +798,22 @@ mod tests {
             (2..=4).contains(&again),
             "one run tells that only company changed: {again}"
         );
+    }
+
+    #[test]
+    fn one_stray_run_changes_nothing_and_two_begin_anew() {
+        let run = |work: f64| Run { work, time_s: 1e-3 };
+        let mut runs = Runs::default();
+        (0..5).for_each(|_| runs.add(run(1000.0), 0.1));
+        runs.add(run(700.0), 0.1);
+        assert_eq!((runs.len(), runs.speed()), (5, Some(1e6)));
+        assert!(runs.stray.is_some(), "it is measured again soon");
+        runs.add(run(1020.0), 0.1);
+        runs.add(run(690.0), 0.1);
+        assert_eq!(runs.len(), 6, "strays are not counted across good runs");
+        runs.add(run(710.0), 0.1);
+        assert_eq!((runs.len(), runs.speed()), (2, Some(7e5)));
+        assert!(runs.stray.is_none());
     }
 
     #[test]
