@@ -20,11 +20,13 @@
 //! [`DECISIONS_MOST`] decisions wait to be taken.
 
 pub mod guard;
+pub mod loosen;
 
 use crate::mechanism::alone::{self, Alone, Clients, Fare, Refresh};
 use crate::mechanism::throttle::{self, Bounds, Throttle};
 use crate::{Act, Decision, Policy, Seen, Standing, Want};
 use guard::{Guard, Turn};
+use loosen::Loosening;
 use nyx_base::{Instant, Nanos};
 
 /// How many decisions are kept until they are taken; older ones are dropped.
@@ -117,7 +119,7 @@ impl Params {
     }
 }
 
-const GAIN_LEAST: f64 = 0.25;
+const GAIN_LEAST: f64 = 0.1;
 /// The part of the goal's distance from 1 at which a correction is done.
 const DONE: f64 = 0.25;
 /// Changes of a limit by less than this part are not worth a word.
@@ -179,6 +181,7 @@ pub struct Slowdown {
     is_steering: bool,
     is_protecting: bool,
     fair_intervals: u32,
+    loosening: Loosening,
     gave_up: bool,
     decisions: Vec<Decision>,
 }
@@ -208,6 +211,7 @@ impl Slowdown {
             is_steering: false,
             is_protecting: false,
             fair_intervals: 0,
+            loosening: Loosening::new(params.fair_interval_threshold),
             gave_up: false,
             decisions: Vec::new(),
         }
@@ -283,12 +287,23 @@ impl Slowdown {
         match self.params.mode {
             Mode::Paper if unfair => self.step_fixed(now, least, most, &why),
             Mode::Paper => {}
-            Mode::Proportional => self.equalise(now, &parties, unfairness, &why),
+            Mode::Proportional => match self.loosening.judge(unfair) {
+                Some(before) => self.put_back(now, &parties, &before, &why),
+                None => self.equalise(now, &parties, unfairness, &why),
+            },
         }
         // Beside hard limits it is the guard that knows whether there is more to be had.
-        let is_fair = self.fair_intervals > self.params.fair_interval_threshold;
-        if is_fair && !self.guard.has_limits() {
-            self.loosen(now, &parties, &why);
+        let steps = self.loosening.due(self.fair_intervals).min(STEPS_MOST);
+        if steps > 0 && !self.guard.has_limits() {
+            self.loosen(now, &parties, steps, &why);
+        }
+    }
+
+    /// To loosen limits was unfair to somebody.
+    fn put_back(&mut self, now: Instant, parties: &[Party], before: &[Throttle], why: &str) {
+        let why = format!("{why}; limits are not loosened");
+        for party in parties {
+            self.set(now, party.tenant, party.used, before[party.tenant], &why);
         }
     }
 
@@ -410,10 +425,9 @@ impl Slowdown {
     /// Everybody is treated fairly: is there more to be had? Where somebody has no limit, the
     /// limits of the others are what fairness needs, and the default leaves them alone. A limit
     /// that does not bind is none.
-    fn loosen(&mut self, now: Instant, parties: &[Party], why: &str) {
+    fn loosen(&mut self, now: Instant, parties: &[Party], steps: u32, why: &str) {
         let share_of = |party: &Party| self.throttles[party.tenant].share();
         let is_loose = |party: &Party| share_of(party).is_some_and(|s| party.used < BINDS * s);
-        let steps = (self.fair_intervals - self.params.fair_interval_threshold).min(STEPS_MOST);
         let moved = |party: &Party| {
             let step = match self.params.mode {
                 Mode::Paper => 1.0,
@@ -431,6 +445,9 @@ impl Slowdown {
             }
             _ => parties.iter().map(|party| (*party, moved(party))).collect(),
         };
+        if !moves.is_empty() {
+            self.loosening.begin(&self.throttles);
+        }
         for (party, throttle) in moves {
             self.set(now, party.tenant, party.used, throttle, why);
         }
