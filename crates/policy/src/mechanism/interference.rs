@@ -5,8 +5,9 @@
 //! Beyond the paper: the victim is measured without any throttle before, between and after the
 //! trials, so that a change of its load does not look like help; a trial that could not take the
 //! whole expense from its candidate is scaled; what a trial withheld may come back when it ends,
-//! and until its candidate has caught up nothing is measured; and who helped no more than the noise
-//! of two means is not named. Judged is the mean delay: one window's P99 misjudges.
+//! and until its candidate has caught up nothing is measured; and nobody is named where who helped
+//! most helped no more than the noise of two means. Judged is the mean delay: one window's P99
+//! misjudges.
 //!
 //! What it never does: change the throttles of the policy that runs it: it says what is to hold
 //! during a trial, and whoever stops stepping it has restored everything.
@@ -194,10 +195,9 @@ impl Experiment {
                 )
             })
             .collect();
-        let most = found
-            .iter()
-            .filter(|&&(_, helped, is_sure)| is_sure && helped > 0.0)
-            .max_by(|a, b| a.1.total_cmp(&b.1));
+        // Where the one that seems to have helped most is not sure, nobody is.
+        let most = found.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let most = most.filter(|&&(_, helped, is_sure)| is_sure && helped > 0.0);
         Verdict {
             victim: self.victim,
             culprit: most.map(|&(tenant, ..)| tenant),

@@ -7,8 +7,11 @@
 //! Where the paper is silent or slow: the step is as large as the experiment says that it must be;
 //! an experiment that names nobody is made again, for longer and for a larger expense; a culprit
 //! that was found a moment ago is not looked for again; a single candidate is tried like any other;
-//! a throttle that made another LC miss its target is taken back and not tried again for a while;
-//! and what a tenant was throttled for is given back the more slowly the more often that went
+//! no step takes more than half of what somebody uses, or gives back more than he has; a step that
+//! did not help as the experiment said is taken back with the verdict it came from, as the harm may
+//! come from where no throttle reaches, from a CPU or from the victim itself; a throttle that made
+//! another LC miss its target is taken back and not tried again for a while; and what a tenant was
+//! throttled for is given back the more slowly the more often that went
 //! wrong, and slower still while it does not come up to its limit: that all is well then says
 //! nothing about it. Who comes and goes faster than experiments take is found by that
 //! ([`mechanism::contrast`](crate::mechanism::contrast)). [`Mode::Paper`] has the paper's fixed
@@ -105,8 +108,14 @@ impl Default for Params {
 const AIM: f64 = 0.9;
 /// One step takes at most so many times the expense of an experiment.
 const STEPS_MOST: f64 = 8.0;
-/// A verdict is trusted for so many windows.
+/// So many are given back at once at most.
+const STEPS_BACK_MOST: f64 = 2.0;
+/// A verdict is trusted for so many windows,
 const VERDICT_WINDOWS: u32 = 8;
+/// and as long as steps bring this part of the help that it says.
+const HELP_LEAST: f64 = 0.5;
+/// One step takes at most this part of what a tenant uses.
+const STEP_PART_MOST: f64 = 0.5;
 /// Who made another LC miss its target by being throttled is no candidate for so many windows.
 const BARRED_WINDOWS: u32 = 20;
 /// The most windows of slack that are waited for before a throttle is taken back.
@@ -192,6 +201,8 @@ struct Tenant {
     /// which [`ABSENT_WINDOWS`] are one.
     patience: u32,
     quiet: u32,
+    /// Whether something was given back since it was last throttled.
+    was_relaxed: bool,
     /// How it stood when it was last judged, and who was found to hurt it.
     stood: Option<Standing>,
     hurt_by: Vec<(usize, Option<f64>)>,
@@ -214,10 +225,26 @@ pub struct Qos {
     experiment: Option<(Experiment, Vec<Window>)>,
     /// The last verdict, and how many windows it is old.
     verdict: Option<(Verdict, u32)>,
+    /// The step that was taken by it in the last window.
+    step: Option<Step>,
     /// How often in a row an experiment named nobody: the next one looks longer.
     doubts: u32,
     contrast: Contrast,
     decisions: Vec<Decision>,
+}
+
+/// A step for a victim, which the next window is to bear out.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    victim: usize,
+    culprit: usize,
+    /// The culprit's throttle before.
+    from: Throttle,
+    /// The victim's mean delay before, and by which part it should be less.
+    mean_ns: f64,
+    hoped: f64,
+    /// Whether more was called for than a step may take.
+    is_cut: bool,
 }
 
 /// How an LC tenant stands.
@@ -238,6 +265,7 @@ impl Qos {
             barred: 0,
             patience: 1,
             quiet: 0,
+            was_relaxed: true,
             stood: None,
             hurt_by: Vec::new(),
         });
@@ -249,6 +277,7 @@ impl Qos {
             marks: Vec::new(),
             experiment: None,
             verdict: None,
+            step: None,
             doubts: 0,
             decisions: Vec::new(),
         }
@@ -330,6 +359,8 @@ impl Qos {
         }
         if slack < 0.0 {
             self.protect(now, standings[0], &standings, windows);
+        } else if let Some((culprit, helped)) = self.unfinished(&standings) {
+            self.throttle(now, culprit, standings[0], Some(helped), &windows);
         } else if slack > self.params.slack_ample || self.may_have_erred() {
             self.relax_all(now, slack, &windows);
         } else {
@@ -359,8 +390,17 @@ impl Qos {
             self.roll_back(now, victim, &windows);
             return;
         }
+        if let Some(step) = self.step.take()
+            && self.disproved(now, step, victim, &windows)
+        {
+            return;
+        }
         let candidates = self.candidates(victim.tenant, standings, &windows);
-        if let Some((suspect, more)) = self.suspect(&candidates) {
+        let is_one = |at: usize| candidates.iter().any(|one| one.tenant == at);
+        let known = self.known_culprit(victim.tenant, is_one);
+        let suspect = self.suspect(&candidates);
+        // Of one that an experiment has named it is known by how much less will do.
+        if let Some((suspect, more)) = suspect.filter(|one| known.is_none_or(|it| it.0 != one.0)) {
             return self.restrain(now, suspect, more, victim, &windows);
         }
         let told = self.told(victim);
@@ -373,13 +413,49 @@ impl Qos {
             [only] if self.params.mode == Mode::Paper => {
                 self.throttle(now, only.tenant, victim, None, &windows);
             }
-            _ => match self.known_culprit(victim.tenant, &candidates) {
+            _ => match known {
                 Some((culprit, helped)) => {
                     self.throttle(now, culprit, victim, Some(helped), &windows);
                 }
                 None => self.experiment(now, victim.tenant, candidates, windows),
             },
         }
+    }
+
+    /// The culprit of a step that was cut short and has not brought the victim as far below its
+    /// target as it was to, and by how much a whole step helped.
+    fn unfinished(&mut self, standings: &[Standing]) -> Option<(usize, f64)> {
+        let (step, worst) = (self.step.take()?, standings.first()?);
+        let is_near = worst.tenant == step.victim && worst.slack < 1.0 - AIM;
+        let known = self.known_culprit(step.victim, |at| at == step.culprit);
+        known.filter(|_| step.is_cut && is_near)
+    }
+
+    /// Takes a step back that did not bring what the verdict said, and forgets the verdict. Tells
+    /// whether that was so.
+    fn disproved(
+        &mut self,
+        now: Instant,
+        step: Step,
+        victim: Standing,
+        windows: &[Window],
+    ) -> bool {
+        let mean_ns = delay_ns(&windows[victim.tenant]);
+        let fell = 1.0 - mean_ns / step.mean_ns;
+        if victim.tenant != step.victim || fell >= HELP_LEAST * step.hoped {
+            return false;
+        }
+        self.verdict = None;
+        self.doubts += 1;
+        let told = self.told(victim);
+        let culprit = &mut self.tenants[step.culprit];
+        culprit.throttle = step.from;
+        let (to, name) = (step.from.share(), culprit.member.name.clone());
+        let (was_us, is_us) = (step.mean_ns / 1e3, mean_ns / 1e3);
+        self.note(now, step.culprit, Act::RollBack { to }, || {
+            format!("{told}; with less of {name} its mean went from {was_us:.2} to {is_us:.2} us")
+        });
+        true
     }
 
     /// The candidate that is there when targets are missed and else is not, if there is one, and
@@ -415,21 +491,23 @@ impl Qos {
         });
     }
 
-    /// A limit that is `step` of the device lower, and given back the later.
+    /// A limit that is `step` of the device lower, and given back the later where something was
+    /// given back before.
     fn tighten(&mut self, at: usize, used: f64, step: f64) {
         let tenant = &mut self.tenants[at];
         tenant.throttle = tenant.throttle.tightened(used, step);
-        tenant.patience = (tenant.patience * 2).min(PATIENCE_MOST);
+        if std::mem::take(&mut tenant.was_relaxed) {
+            tenant.patience = (tenant.patience * 2).min(PATIENCE_MOST);
+        }
         tenant.quiet = 0;
     }
 
     /// The culprit of a verdict that is fresh enough, and by how much it helped.
-    fn known_culprit(&self, victim: usize, candidates: &[Candidate]) -> Option<(usize, f64)> {
+    fn known_culprit(&self, victim: usize, may: impl Fn(usize) -> bool) -> Option<(usize, f64)> {
         let (verdict, age) = self.verdict.as_ref()?;
         let culprit = verdict.culprit?;
         let fresh = self.params.mode == Mode::Adaptive && *age <= VERDICT_WINDOWS;
-        let is_candidate = candidates.iter().any(|one| one.tenant == culprit);
-        (fresh && verdict.victim == victim && is_candidate).then(|| {
+        (fresh && verdict.victim == victim && may(culprit)).then(|| {
             let helped = verdict.helped.iter().find(|one| one.0 == culprit);
             (culprit, helped.map_or(0.0, |one| one.1))
         })
@@ -552,10 +630,21 @@ impl Qos {
             return;
         };
         let expense = self.params.step_bytes_per_s * price;
+        let called_for = expense * steps_needed(victim, helped);
         let step = match self.params.mode {
             Mode::Paper => expense,
-            Mode::Adaptive => expense * steps_needed(victim, helped),
+            Mode::Adaptive => called_for.min(window.share * STEP_PART_MOST),
         };
+        if self.params.mode == Mode::Adaptive {
+            self.step = helped.map(|helped| Step {
+                victim: victim.tenant,
+                culprit,
+                from: self.tenants[culprit].throttle,
+                mean_ns: delay_ns(&windows[victim.tenant]),
+                hoped: helped * (step / expense).min(1.0),
+                is_cut: step < called_for,
+            });
+        }
         self.tighten(culprit, window.share, step);
         let to = self.tenants[culprit].throttle.share().unwrap_or(1.0);
         let act = Act::Throttle {
@@ -610,7 +699,7 @@ impl Qos {
         let paper = self.params.mode == Mode::Paper;
         let steps = match paper {
             true => 1.0,
-            false => (slack / self.params.slack_ample - 1.0).clamp(0.25, 2.0),
+            false => (slack / self.params.slack_ample - 1.0).clamp(0.25, STEPS_BACK_MOST),
         };
         let expense = self.params.step_bytes_per_s;
         let mut relaxed = false;
@@ -627,6 +716,7 @@ impl Qos {
                 continue;
             }
             relaxed = true;
+            tenant.was_relaxed = true;
             tenant.quiet = 0;
             if present {
                 // What goes well is tried sooner.
@@ -635,7 +725,12 @@ impl Qos {
             let step = window
                 .share_of_byte_per_s()
                 .map_or(0.01, |price| expense * price);
-            tenant.throttle = tenant.throttle.relaxed(window.share, steps * step);
+            let has = tenant.throttle.share().unwrap_or(1.0);
+            let step = match paper {
+                true => step,
+                false => (steps * step).min(has * steps / STEPS_BACK_MOST),
+            };
+            tenant.throttle = tenant.throttle.relaxed(window.share, step);
             let to = tenant.throttle.share();
             self.note(now, at, Act::Relax { to }, || {
                 format!("the tightest target has {:.0} % slack", slack * 100.0)
@@ -656,8 +751,9 @@ impl Qos {
         match target {
             Target::OpsPerS(_) => format!("{name} does {has}, below its target of {most}"),
             Target::Mean(_) | Target::Quantile(..) => {
-                let what = target.what();
-                format!("{name} has a {what} of {has}, over its target of {most}")
+                let (what, slack) = (target.what(), standing.slack);
+                let how = if slack < 0.0 { "over" } else { "near" };
+                format!("{name} has a {what} of {has}, {how} its target of {most}")
             }
         }
     }
@@ -672,6 +768,12 @@ impl Qos {
             });
         }
     }
+}
+
+/// The mean delay of a tenant's requests, or the time for each of its accesses.
+fn delay_ns(window: &Window) -> f64 {
+    let mean_ns = window.latencies.mean_ns();
+    mean_ns.unwrap_or(1e9 / window.ops_per_s.max(1.0))
 }
 
 /// How many expenses it takes to bring a victim to its target, by how much one of them helped.
@@ -944,6 +1046,59 @@ mod tests {
             plant.gets(1)
         );
         assert!(plant.base_ns + plant.gets(1) * 4000.0 <= 1500.0 * 1.02);
+    }
+
+    /// The harm moves from a neighbour to where no throttle reaches, just when it was named.
+    #[test]
+    fn a_step_that_does_not_help_is_taken_back_with_its_verdict() {
+        let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 20_000.0], 11);
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        while !throttled(&qos)[2] {
+            plant.run(&mut qos);
+        }
+        assert!(plant.gets(2) >= 0.1 - 1e-9, "half of what it used at most");
+        plant.hurts_ns[2] = 0.0;
+        plant.base_ns = 5000.0;
+        (0..2000).for_each(|_| plant.run(&mut qos));
+        assert_eq!(throttled(&qos), [false; 3], "{:?}", qos.take_decisions());
+        let decisions = qos.take_decisions();
+        let back = decisions
+            .iter()
+            .find(|one| one.act == Act::RollBack { to: None });
+        let why = &back.expect("the step was taken back").why;
+        assert!(why.contains("with less of t2 its mean went from"), "{why}");
+        let throttles = decisions
+            .iter()
+            .filter(|one| matches!(one.act, Act::Throttle { .. }));
+        assert_eq!(throttles.count(), 1, "{decisions:?}");
+    }
+
+    #[test]
+    fn steps_take_and_give_parts_of_what_somebody_has() {
+        // It does much harm with little, and uses less than a step.
+        let mut plant = Plant::new(&[0.1, 0.5, 0.04], &[0.0, 0.0, 1e5], 12);
+        let mut qos = qos(&[Some(1500), None, None], Mode::Adaptive);
+        let (mut down, mut up) = (0, 0);
+        let mut has = 0.04;
+        for ms in 0..6000 {
+            plant.hurts_ns[2] = if ms < 2000 { 1e5 } else { 0.0 };
+            plant.run(&mut qos);
+            for decision in qos.take_decisions() {
+                match decision.act {
+                    Act::Throttle { from, to } => {
+                        assert!(decision.tenant == 2 && to >= from * 0.499, "{decision:?}");
+                        (down, has) = (down + 1, to);
+                    }
+                    Act::Relax { to: Some(to) } => {
+                        assert!(to <= has * 2.001, "{decision:?}, had {has}");
+                        (up, has) = (up + 1, to);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(down > 2 && up > 2, "{down} {up}");
+        assert_eq!(throttled(&qos), [false; 3], "nobody does harm any more");
     }
 
     #[test]
