@@ -389,6 +389,7 @@ pub fn scenario(text: &str, instead: &Instead) -> Result<Scenario, String> {
 
 fn cases(text: &str, sweeps: &[Sweep], instead: &Instead) -> Result<Vec<Case>, String> {
     let only = &instead.only;
+    check_only(sweeps, only)?;
     let mut whole: Table = text
         .parse()
         .map_err(|error: toml::de::Error| error.to_string())?;
@@ -417,22 +418,43 @@ fn cases(text: &str, sweeps: &[Sweep], instead: &Instead) -> Result<Vec<Case>, S
             return Err(format!("more than {CASES_MAX} cases"));
         }
     }
-    let names = |case: &Case| {
-        case.settings
-            .iter()
-            .map(|one| one.0.clone())
-            .collect::<Vec<_>>()
-    };
     let cases = all
         .into_iter()
         .map(|(settings, table)| case(settings, table));
-    let cases = cases.collect::<Result<Vec<Case>, String>>()?;
-    for (name, value) in only {
-        if !cases.iter().any(|case| names(case).contains(name)) {
-            return Err(format!("no case has {name} = {value:?}"));
+    cases.collect()
+}
+
+/// Whether each choice names a sweep, and a value of it.
+fn check_only(sweeps: &[Sweep], only: &[(String, String)]) -> Result<(), String> {
+    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+    for sweep in sweeps {
+        for ((name, value), _) in sweep.choices()? {
+            match known.iter_mut().find(|one| one.0 == name) {
+                Some((_, values)) => values.push(value),
+                None => known.push((name, vec![value])),
+            }
         }
     }
-    Ok(cases)
+    for (name, wanted) in only {
+        let Some((_, values)) = known.iter().find(|one| one.0 == *name) else {
+            let names: Vec<&str> = known.iter().map(|one| one.0.as_str()).collect();
+            let names = if names.is_empty() {
+                "nothing".into()
+            } else {
+                names.join(", ")
+            };
+            return Err(format!(
+                "no sweep is named {name:?}: cases differ by {names}"
+            ));
+        };
+        if !values.contains(wanted) {
+            let values = values.join(", ");
+            return Err(format!(
+                "no case has {name} = {wanted:?}: it is one of {values}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Sets `policy.kind`, or `load.NAME.clients`: tables in lists are found by their name, or by their
@@ -701,8 +723,19 @@ gets = 0.0
         assert_eq!(cases[3].config.tenants[0].terms.weight, 3.0);
         let only = [("who".to_string(), "nyx".to_string())];
         assert_eq!(cases_of(&text, &only).expect("sound").len(), 2);
-        let only = [("who".to_string(), "me".to_string())];
-        assert!(cases_of(&text, &only).is_err());
+        let refused = |name: &str, value: &str| {
+            let only = [(name.to_string(), value.to_string())];
+            cases_of(&text, &only)
+                .map(drop)
+                .expect_err("there is no such case")
+        };
+        let why = refused("who", "me");
+        assert!(
+            why.contains("who = \"me\": it is one of nobody, nyx"),
+            "{why}"
+        );
+        let why = refused("whom", "nyx");
+        assert!(why.contains("\"whom\": cases differ by"), "{why}");
     }
 
     #[test]
