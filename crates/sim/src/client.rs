@@ -25,6 +25,8 @@ pub struct Load {
     pub gets: f64,
     /// How many requests are warmed together.
     pub batch: usize,
+    /// How the tenant keeps its items; drivers without a store leave keys out.
+    pub layout: Layout,
 }
 
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -41,6 +43,7 @@ impl Load {
             value_bytes,
             gets,
             batch,
+            layout: Layout::Split,
         }
     }
 
@@ -56,7 +59,7 @@ impl Load {
             segment_bytes: SEGMENT_BYTES,
             item_len_max: SEGMENT_BYTES,
             eviction: Eviction::Fifo,
-            layout: Layout::Split,
+            layout: self.layout,
             hold: HoldAction::Delay,
         }
     }

@@ -101,14 +101,9 @@ fn quiet(device: &Modelled, place: usize, value_bytes: usize, share: f64) -> Par
 }
 
 fn load(place: usize, value_bytes: usize, gets: f64, batch: usize) -> Load {
-    let keys = 10_000;
     Load {
         tenant: TenantId(place as u16),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets,
-        batch,
+        ..Load::uniform(10_000, value_bytes, gets, batch)
     }
 }
 

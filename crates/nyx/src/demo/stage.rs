@@ -119,19 +119,11 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nyx_base::TenantId;
     use nyx_media::Op;
     use nyx_sim::client::Client;
 
     fn load() -> Load {
-        Load {
-            tenant: TenantId(0),
-            keys: 100,
-            asked: 100,
-            value_bytes: 256,
-            gets: 1.0,
-            batch: 4,
-        }
+        Load::uniform(100, 256, 1.0, 4)
     }
 
     #[test]

@@ -22,11 +22,12 @@ macro_rules! figures {
 }
 
 /// All of them, in the paper's order.
-pub const FIGURES: [Figure; 19] = figures![
+pub const FIGURES: [Figure; 20] = figures![
     "fig01a-interference",
     "fig01b-store-sizes",
     "table2-operations",
     "fig03-max-iops",
+    "fig04a-split",
     "fig04b-nt-stores",
     "fig05b-pauses",
     "fig06ab-limits",

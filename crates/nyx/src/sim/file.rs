@@ -14,6 +14,7 @@ use nyx_media::Evidence;
 use nyx_media::model::event::Access;
 use nyx_sim::client::BATCH_MAX;
 use nyx_sim::scenario::Day;
+use nyx_store::Layout;
 use serde::Deserialize;
 use std::path::Path;
 use toml::Table;
@@ -519,7 +520,7 @@ fn case(settings: Vec<(String, String)>, mut whole: Table) -> Result<Case, Strin
     let loads: Vec<Load> = loads.collect::<Result<_, String>>()?;
     let run = run_of(&document.run)?;
     for load in &loads {
-        check_detail(load, run.detail)?;
+        check_detail(load, config.tenants[load.tenant].layout, run.detail)?;
     }
     for (at, tenant) in config.tenants.iter().enumerate() {
         if !loads.iter().any(|load| load.tenant == at) {
@@ -551,8 +552,14 @@ fn run_of(table: &RunTable) -> Result<Run, String> {
     Ok(run)
 }
 
-/// What only the event model can do.
-fn check_detail(load: &Load, detail: Detail) -> Result<(), String> {
+/// What only the event model can do, and what only a store can.
+fn check_detail(load: &Load, layout: Layout, detail: Detail) -> Result<(), String> {
+    if layout != Layout::Split && detail == Detail::Device {
+        return Err(format!(
+            "load {:?}: a layout of {layout} needs a store, which run.detail = \"device\" has not",
+            load.name
+        ));
+    }
     let is_usual = load.access == USUAL && load.batch <= BATCH_MAX;
     match is_usual || detail == Detail::Device {
         true => Ok(()),
@@ -764,6 +771,10 @@ gets = 0.0
             .next()
             .expect("a part");
         assert!(told(unfed).contains("tenant \"b\" has no [[load]]"));
+        let inline = TWO
+            .replacen("name = \"a\"", "name = \"a\"\nlayout = \"inline\"", 1)
+            .replacen("[run]", "[run]\ndetail = \"device\"", 1);
+        assert!(told(&inline).contains("a layout of inline needs a store"));
         let sweep = format!("{TWO}[[sweep]]\nkey = \"load.nobody.clients\"\nvalues = [1]\n");
         assert!(told(&sweep).contains("there is no such table"));
     }

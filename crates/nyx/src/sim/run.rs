@@ -227,6 +227,7 @@ fn part(case: &Case, load: &Load) -> Part {
         value_bytes: load.value_bytes,
         gets: load.gets,
         batch: load.batch,
+        layout: case.config.tenants[load.tenant].layout,
     };
     let name = &case.config.tenants[load.tenant].name;
     Part {
