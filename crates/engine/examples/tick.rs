@@ -69,6 +69,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
     Ok(Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
         tenants: (0..tenants).map(tenant).collect(),
+        tenants_max: 0,
         policy: Box::new(Unlimited),
         workers: WORKERS,
         hash_seed: 1,

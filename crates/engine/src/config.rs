@@ -12,6 +12,8 @@ pub struct EngineConfig {
     pub devices: Vec<Arc<Device>>,
     /// The tenants; a tenant's id is its place here.
     pub tenants: Vec<TenantConfig>,
+    /// How many tenants there may ever be; where there are more from the start, as many as those.
+    pub tenants_max: usize,
     /// Who decides. Its tenants are in the same order.
     pub policy: Box<dyn Policy>,
     /// How many workers there will be.
@@ -51,7 +53,7 @@ pub enum HoldAction {
     Reject,
 }
 
-/// Why an engine cannot be made.
+/// Why an engine cannot be made, or cannot take in a tenant.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -64,6 +66,14 @@ pub enum EngineError {
         device: usize,
         /// How many there are.
         devices: usize,
+    },
+    /// The table of tenants is full.
+    #[error("there is room for {most} tenants, and {wanted} are wanted")]
+    TooMany {
+        /// How many there would be.
+        wanted: usize,
+        /// How many there may be.
+        most: usize,
     },
     /// The tenants of a device do not fit on it.
     #[error("device {device:?} has {len}; tenant {tenant:?} needs {size} and only {left} are left")]

@@ -40,6 +40,8 @@ pub trait Governed {
 /// The policy and what it last saw, wanted and did.
 pub struct Controller {
     policy: Box<dyn Policy>,
+    /// When the last tick was: time does not go back, whoever ticks.
+    ticked: Instant,
     seen: Vec<Seen>,
     /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
     /// depends on its size, and accounts know the mean of a stretch of time only.
@@ -63,6 +65,7 @@ impl Controller {
     pub fn new(policy: Box<dyn Policy>, tenants: usize) -> Controller {
         Controller {
             policy,
+            ticked: Instant(0),
             seen: vec![Seen::default(); tenants],
             usage: vec![Usage::default(); tenants],
             want: vec![Want::default(); tenants],
@@ -76,8 +79,35 @@ impl Controller {
         }
     }
 
+    /// Puts another policy in charge, from the next tick on.
+    pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        (self.policy, self.is_new) = (policy, true);
+    }
+
+    /// There are so many tenants from now on: nothing is known of the new ones, and nothing wanted.
+    /// A policy for all of them is to be put in charge before the next tick.
+    pub(crate) fn grow(&mut self, tenants: usize) {
+        let before = self.seen.len();
+        self.seen.resize(tenants, Seen::default());
+        self.usage.resize(tenants, Usage::default());
+        // The groups stand behind the tenants.
+        let new = tenants - before;
+        let want = || std::iter::repeat_n(Want::default(), new);
+        self.want.splice(before..before, want());
+        self.safe.splice(before..before, want());
+        let in_force = std::iter::repeat_n(None, new);
+        self.in_force.splice(before..before, in_force);
+        // What was decided over a group would seem to be about a tenant.
+        self.decisions.retain(|decision| decision.tenant < before);
+    }
+
     /// Takes the groups of a new policy over, which has stepped.
-    fn install<T: Governed>(&mut self, groups: Groups, tenants: &[T]) {
+    fn install<'t, T: Governed + 't>(
+        &mut self,
+        groups: Groups,
+        tenants: impl ExactSizeIterator<Item = &'t T>,
+    ) {
+        let count = tenants.len();
         self.groups = groups;
         let groups = &self.groups.groups;
         self.budgets = groups.iter().map(|_| Arc::default()).collect();
@@ -85,22 +115,28 @@ impl Controller {
         for (at, group) in groups.iter().enumerate() {
             self.budgets[at].set_above(budget(group.parent));
         }
-        for (at, tenant) in tenants.iter().enumerate() {
+        for (at, tenant) in tenants.enumerate() {
             let group = self.groups.of_tenant.get(at).copied().flatten();
             tenant.budget().set_above(budget(group));
         }
-        let subjects = tenants.len() + groups.len();
-        self.safe.truncate(tenants.len());
+        let subjects = count + groups.len();
+        self.safe.truncate(count);
         self.safe.resize(subjects, Want::default());
-        self.in_force.truncate(tenants.len());
+        self.in_force.truncate(count);
         self.in_force.resize(subjects, None);
         // Nobody knows any more which groups the others were about.
-        let about_tenants = |decision: &Decision| decision.tenant < tenants.len();
+        let about_tenants = |decision: &Decision| decision.tenant < count;
         self.decisions.retain(about_tenants);
     }
 
     /// One tick. Returns when the policy wants the next one.
-    pub fn tick<T: Governed>(&mut self, now: Instant, tenants: &[T]) -> Nanos {
+    pub fn tick<'t, T: Governed + 't>(
+        &mut self,
+        now: Instant,
+        tenants: impl ExactSizeIterator<Item = &'t T> + Clone,
+    ) -> Nanos {
+        let now = now.max(self.ticked);
+        self.ticked = now;
         let groups = std::mem::take(&mut self.is_new).then(|| self.policy.groups());
         if let Some(groups) = &groups {
             check(groups);
@@ -108,17 +144,17 @@ impl Controller {
             let subjects = tenants.len() + groups.groups.len();
             self.want.resize(subjects, Want::default());
         }
-        self.look(tenants);
+        self.look(tenants.clone());
         self.policy.step(now, &self.seen, &mut self.want);
         let is_probing = self.policy.is_probing();
         let decisions = self.policy.take_decisions();
         let period = self.policy.period();
         // The policy is asked nothing from here on: one that fails changes nothing.
         if let Some(groups) = groups {
-            self.install(groups, tenants);
+            self.install(groups, tenants.clone());
         }
         self.remember(is_probing, decisions);
-        let tenants = tenants.iter().map(T::budget);
+        let tenants = tenants.map(|tenant| tenant.budget());
         let groups = self.budgets.iter().map(|budget| &**budget);
         let wants = self.want.iter().zip(&mut self.in_force);
         for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
@@ -132,7 +168,7 @@ impl Controller {
         self.decisions.iter()
     }
 
-    fn look<T: Governed>(&mut self, tenants: &[T]) {
+    fn look<'t, T: Governed + 't>(&mut self, tenants: impl Iterator<Item = &'t T>) {
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
             let usage = tenant.usage();
             let before = std::mem::replace(&mut self.usage[at], usage);
@@ -187,14 +223,14 @@ impl Engine {
     pub fn control(&self, now: Instant) -> Nanos {
         let guard = self.controller.lock();
         let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
-        controller.tick(now, &self.tenants)
+        controller.tick(now, self.tenants.iter())
     }
 
     /// Puts another policy in charge, from its first tick on, without dropping a connection.
     pub fn set_policy(&self, policy: Box<dyn Policy>) {
         let guard = self.controller.lock();
         let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
-        (controller.policy, controller.is_new) = (policy, true);
+        controller.set_policy(policy);
     }
 
     /// The groups of the policy in charge; wants and decisions count them after the tenants.
@@ -207,13 +243,14 @@ impl Engine {
     /// What a decision is about: a tenant's name, or a group's. None where it is about a group of
     /// an earlier policy.
     pub fn name_of(&self, subject: usize) -> Option<String> {
-        match self.tenants.get(subject) {
-            Some(tenant) => Some(tenant.name().into()),
-            None => {
-                let groups = self.groups().groups;
-                groups
-                    .get(subject - self.tenants.len())
-                    .map(|group| group.name.clone())
+        let guard = self.controller.lock();
+        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: who takes in tenants moves the groups up.
+        match subject.checked_sub(self.tenants.len()) {
+            None => Some(self.tenants[subject].name().into()),
+            Some(group) => {
+                let group = controller.groups.groups.get(group);
+                group.map(|group| group.name.clone())
             }
         }
     }

@@ -3,21 +3,24 @@
 use crate::config::{EngineConfig, EngineError};
 use crate::control::Controller;
 use crate::counters::Counters;
+use crate::ground::Ground;
 use crate::session::Session;
 use crate::tenant::Tenant;
+use crate::tenants::Tenants;
 use crate::worker::Worker;
-use nyx_base::{Bytes, Clock, Instant, Now, TenantId, WorkerId};
+use nyx_base::{Clock, Instant, Now, TenantId, WorkerId};
 use nyx_gate::{Device, Gate, Lane, Tolls};
 use nyx_proto::{Command, KeyBuf, Limits, Out, reply};
-use nyx_store::{Eras, KeyHash, Likely, Store, StoreConfig, Writer};
+use nyx_store::{Eras, KeyHash, Likely, Store, Writer};
 use std::sync::{Arc, Mutex};
 
 /// The tenants of a process and who decides over them. Shared by all workers.
 pub struct Engine {
-    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) tenants: Tenants,
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) eras: Arc<Eras>,
     pub(crate) controller: Mutex<Controller>,
+    pub(crate) ground: Mutex<Ground>,
     workers: u16,
 }
 
@@ -104,59 +107,25 @@ impl Engine {
     /// An engine, or why not.
     pub fn new(config: EngineConfig) -> Result<Engine, EngineError> {
         let eras = Arc::new(Eras::new(config.workers));
-        let mut used = vec![0u64; config.devices.len()];
-        let mut tenants = Vec::with_capacity(config.tenants.len());
-        for (i, tenant) in config.tenants.into_iter().enumerate() {
-            let Some(device) = config.devices.get(tenant.device) else {
-                let devices = config.devices.len();
-                return Err(EngineError::NoSuchDevice {
-                    tenant: tenant.name,
-                    device: tenant.device,
-                    devices,
-                });
-            };
-            let base = used[tenant.device];
-            let len = medium_len(tenant.size.0, tenant.segment_bytes);
-            let left = device.media.len().saturating_sub(base);
-            if len > left {
-                return Err(EngineError::DeviceFull {
-                    device: device.name.clone(),
-                    len: Bytes(device.media.len()),
-                    tenant: tenant.name,
-                    size: Bytes(len),
-                    left: Bytes(left),
-                });
-            }
-            used[tenant.device] += len;
-            let store = StoreConfig {
-                size: tenant.size.0,
-                medium_base: base,
-                medium_len: len,
-                segment_bytes: tenant.segment_bytes,
-                item_len_max: tenant.item_len_max,
-                eviction: tenant.eviction,
-                layout: tenant.layout,
-                workers: config.workers,
-                hash_seed: config.hash_seed.wrapping_add(i as u64),
-            };
-            let store = Store::new(store, eras.clone()).map_err(|source| EngineError::Store {
-                tenant: tenant.name.clone(),
-                source,
-            })?;
-            tenants.push(Tenant::new(
-                TenantId(i as u16),
-                tenant,
-                store,
-                device.clone(),
-                config.workers,
-            ));
-        }
+        let room = config.tenants_max.max(config.tenants.len());
+        let mut ground = Ground {
+            used: vec![0; config.devices.len()],
+            devices: config.devices.clone(),
+            eras: eras.clone(),
+            workers: config.workers,
+            hash_seed: config.hash_seed,
+            room,
+        };
+        let tenants = Tenants::with_room(room);
+        let made = ground.settle(0, config.tenants)?;
+        made.into_iter().for_each(|tenant| tenants.push(tenant));
         let controller = Mutex::new(Controller::new(config.policy, tenants.len()));
         let engine = Engine {
             tenants,
             devices: config.devices,
             eras,
             controller,
+            ground: Mutex::new(ground),
             workers: config.workers,
         };
         engine.control(Instant(0));
@@ -165,26 +134,23 @@ impl Engine {
 
     /// The hands of `worker`: make them once, on the thread that will use them.
     pub fn worker(&self, worker: WorkerId, clock: Arc<dyn Clock>) -> Worker {
-        let mut tolls = Tolls::new(worker, clock);
-        for tenant in &self.tenants {
-            let device = self.devices[tenant.config.device].clone();
-            tolls.open(
-                tenant.id,
-                device,
-                tenant.account(worker),
-                tenant.budget.clone(),
-            );
-        }
-        let writers = self
-            .tenants
-            .iter()
-            .map(|tenant| tenant.store.writer(worker))
-            .collect();
-        Worker {
-            tolls,
-            writers,
+        let mut worker = Worker {
+            tolls: Tolls::new(worker, clock),
+            writers: Vec::new(),
             eras: self.eras.clone(),
             maintained: 0,
+        };
+        self.open(&mut worker);
+        worker
+    }
+
+    /// Gives a worker its hands on those tenants that came since it was made, or was here last.
+    fn open(&self, worker: &mut Worker) {
+        for tenant in self.tenants.iter().skip(worker.writers.len()) {
+            let (account, budget) = (tenant.account(worker.id()), tenant.budget.clone());
+            let device = tenant.device.clone();
+            worker.tolls.open(tenant.id, device, account, budget);
+            worker.writers.push(tenant.store.writer(worker.id()));
         }
     }
 
@@ -194,7 +160,7 @@ impl Engine {
     }
 
     /// The tenants; a tenant's id is its place.
-    pub fn tenants(&self) -> &[Tenant] {
+    pub fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
@@ -271,7 +237,10 @@ impl Engine {
         };
         if matches!(request.command, Command::Get(_) | Command::MetaGet(_)) {
             let store = &self.tenants[tenant.index()].store;
-            store.prefetch_value(&worker.tolls.lane(tenant), likely);
+            // A worker that is new to the tenant has no lane yet; nothing is lost but time.
+            if let Some(lane) = worker.tolls.opened(tenant) {
+                store.prefetch_value(&lane, likely);
+            }
         }
     }
 
@@ -362,6 +331,10 @@ impl Engine {
         tenant: TenantId,
         now: Now,
     ) -> Cx<'e, 'w> {
+        // The check of the bounds that there is anyway: newcomers cost the others nothing.
+        if tenant.index() >= worker.writers.len() {
+            return self.cx_anew(worker, tenant, now);
+        }
         let id = worker.id();
         let tenant = &self.tenants[tenant.index()];
         let (lane, writer) = worker.hands(tenant.id);
@@ -373,6 +346,18 @@ impl Engine {
             writer,
             now,
         }
+    }
+
+    /// [`Engine::cx`] of a tenant that came after the worker had been here last.
+    #[cold]
+    #[inline(never)]
+    fn cx_anew<'e, 'w>(&'e self, worker: &'w mut Worker, tenant: TenantId, now: Now) -> Cx<'e, 'w> {
+        self.open(worker);
+        assert!(
+            tenant.index() < worker.writers.len(),
+            "there is no {tenant}"
+        );
+        self.cx(worker, tenant, now)
     }
 
     /// Bounded housekeeping of one worker: frees what has expired, a tenant at a time. True where
@@ -415,12 +400,6 @@ fn unkeyed(command: &Command<'_>, out: &mut Out) -> Outcome {
         _ => reply::error(out),
     }
     Outcome::Done
-}
-
-/// How much of its device a tenant's range covers: its size, in whole segments.
-pub(crate) fn medium_len(size: u64, segment_bytes: u32) -> u64 {
-    let segment = u64::from(segment_bytes.max(1));
-    size.div_ceil(segment) * segment
 }
 
 impl<'a> Request<'a> {

@@ -10,7 +10,8 @@
 //! nothing waits inside.
 //!
 //! * [`config`]: what an engine is made from. [`session`]: what a connection may reach.
-//! * [`tenant`]: one cache instance. [`counters`]: its figures. [`stats`]: as clients ask for them.
+//! * [`tenant`]: one cache instance. [`tenants`]: their table, which only grows.
+//! * [`counters`]: a tenant's figures. [`stats`]: as clients ask for them.
 //! * [`control`]: the tick: accounts in, policy, budgets out.
 
 mod change;
@@ -18,15 +19,18 @@ pub mod config;
 pub mod control;
 pub mod counters;
 mod engine;
+mod ground;
 mod meta;
 mod retrieve;
 pub mod session;
 pub mod stats;
 pub mod tenant;
+pub mod tenants;
 mod worker;
 
 pub use config::{EngineConfig, EngineError, HoldAction, TenantConfig};
 pub use engine::{Engine, Outcome, Request};
-pub use session::{Binding, Session, User, Users};
+pub use session::{Binding, OpenDoor, Prefixes, Session, User, Users};
 pub use tenant::Tenant;
+pub use tenants::Tenants;
 pub use worker::Worker;

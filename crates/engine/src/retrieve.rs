@@ -111,7 +111,9 @@ impl Engine {
         for (&Wanted { tenant, .. }, likely) in window.iter().zip(likely) {
             if let Some(likely) = likely {
                 let store = &self.tenants[tenant.index()].store;
-                store.prefetch_value(&worker.tolls.lane(tenant), likely);
+                if let Some(lane) = worker.tolls.opened(tenant) {
+                    store.prefetch_value(&lane, likely);
+                }
             }
         }
     }

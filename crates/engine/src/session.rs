@@ -1,22 +1,19 @@
 //! What a connection may reach: nobody reaches a tenant that they did not connect or log in to.
 //!
-//! *Thread safety*: a [`Session`] belongs to one connection; [`Users`] may be replaced while
-//! connections log in.
+//! *Thread safety*: a [`Session`] belongs to one connection; [`Users`] and where an [`OpenDoor`]
+//! leads may be replaced while connections are open. Their locks are taken at a login, and by a
+//! session once for each time that its door leads elsewhere.
 
 use nyx_base::TenantId;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a door lets in.
 #[derive(Clone, Debug)]
 pub enum Binding {
-    /// No login: a key belongs to the tenant whose prefix it starts with, else to the default.
-    Open {
-        /// The tenant of keys that start with no tenant's prefix.
-        default: Option<TenantId>,
-        /// Tenants by key prefix; no prefix starts with another one.
-        prefixes: Arc<[(Box<[u8]>, TenantId)]>,
-    },
+    /// No login: a key says whose it is.
+    Open(Arc<OpenDoor>),
     /// Each connection logs in first; the user names the tenant.
     Login {
         /// Who may.
@@ -27,10 +24,74 @@ pub enum Binding {
 impl Binding {
     /// A door to one tenant.
     pub fn to(tenant: TenantId) -> Binding {
-        Binding::Open {
-            default: Some(tenant),
-            prefixes: Arc::new([]),
+        Binding::open(Some(tenant), &[])
+    }
+
+    /// A door without a login, which leads where [`Prefixes::new`] says.
+    pub fn open(default: Option<TenantId>, prefixes: &[(&str, TenantId)]) -> Binding {
+        let prefixes = Prefixes::new(default, prefixes);
+        Binding::Open(Arc::new(OpenDoor::new(prefixes)))
+    }
+}
+
+/// How keys find their tenant at a door without a login: a key belongs to the tenant whose prefix
+/// it starts with, else to the default.
+#[derive(Clone, Debug)]
+pub struct Prefixes {
+    /// The tenant of keys that start with no tenant's prefix.
+    pub default: Option<TenantId>,
+    /// Tenants by key prefix; no prefix starts with another one.
+    pub prefixes: Arc<[(Box<[u8]>, TenantId)]>,
+}
+
+impl Prefixes {
+    /// To these tenants; keys without one of the prefixes are the default's.
+    pub fn new<P: AsRef<[u8]>>(default: Option<TenantId>, prefixes: &[(P, TenantId)]) -> Prefixes {
+        let each = prefixes.iter();
+        let each = each.map(|(prefix, tenant)| (prefix.as_ref().into(), *tenant));
+        Prefixes {
+            default,
+            prefixes: each.collect(),
         }
+    }
+}
+
+/// A door without a login. Its connections follow it where it leads ([`Session::follow`]), so that
+/// a key does not belong to one tenant on old connections and to another on new ones.
+#[derive(Debug)]
+pub struct OpenDoor {
+    /// How often it was led elsewhere.
+    version: AtomicU64,
+    prefixes: Mutex<Prefixes>,
+}
+
+impl OpenDoor {
+    /// One that leads there.
+    pub fn new(prefixes: Prefixes) -> OpenDoor {
+        OpenDoor {
+            version: AtomicU64::new(0),
+            prefixes: Mutex::new(prefixes),
+        }
+    }
+
+    /// Leads elsewhere from now on. All tenants that it leads to are there already.
+    pub fn replace(&self, prefixes: Prefixes) {
+        let place = self.prefixes.lock();
+        *place.unwrap_or_else(PoisonError::into_inner) = prefixes;
+        // Who sees the new version waits for nothing and finds what it is of, or later.
+        self.version.fetch_add(1, Release);
+    }
+
+    /// Where it leads, and of which version that is at least.
+    fn look(&self) -> (u64, Reach) {
+        let version = self.version.load(Acquire);
+        let prefixes = self.prefixes.lock();
+        let prefixes = prefixes.unwrap_or_else(PoisonError::into_inner);
+        let reach = match prefixes.default {
+            Some(one) if prefixes.prefixes.is_empty() => Reach::One(one),
+            default => Reach::Prefixes(default, prefixes.prefixes.clone()),
+        };
+        (version, reach)
     }
 }
 
@@ -93,6 +154,9 @@ enum Reach {
 #[derive(Clone, Debug)]
 pub struct Session {
     reach: Reach,
+    /// The door that it came through, where it follows one, and which version of it is known.
+    door: Option<Arc<OpenDoor>>,
+    version: u64,
     /// How many keys of the current request are answered already: a multiget that was held in the
     /// middle goes on there.
     pub(crate) keys_done: u32,
@@ -101,18 +165,34 @@ pub struct Session {
 impl Session {
     /// A new connection through a door.
     pub fn new(binding: &Binding) -> Session {
-        let reach = match binding {
-            Binding::Open {
-                default: Some(one),
-                prefixes,
-            } if prefixes.is_empty() => Reach::One(*one),
-            Binding::Open { default, prefixes } => Reach::Prefixes(*default, prefixes.clone()),
-            Binding::Login { users } => Reach::Nothing(users.clone()),
+        let (door, (version, reach)) = match binding {
+            Binding::Open(door) => (Some(door.clone()), door.look()),
+            Binding::Login { users } => (None, (0, Reach::Nothing(users.clone()))),
         };
         Session {
             reach,
+            door,
+            version,
             keys_done: 0,
         }
+    }
+
+    /// Follows its door where that leads elsewhere since it was looked at last; whether it does. To
+    /// be asked before commands are bound; then [`crate::Engine::limits`] is to be asked again.
+    #[inline]
+    pub fn follow(&mut self) -> bool {
+        match &self.door {
+            Some(door) if door.version.load(Acquire) != self.version => self.catch_up(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self) -> bool {
+        if let Some(door) = &self.door {
+            (self.version, self.reach) = door.look();
+        }
+        true
     }
 
     /// Whether nothing but a login is understood.
@@ -184,15 +264,9 @@ mod tests {
 
     #[test]
     fn a_key_goes_to_the_tenant_of_its_prefix_else_to_the_default_else_nowhere() {
-        let prefixes: Arc<[(Box<[u8]>, TenantId)]> = Arc::new([
-            (Box::from(*b"a:"), TenantId(1)),
-            (Box::from(*b"b:"), TenantId(2)),
-        ]);
         let open = |default| {
-            Session::new(&Binding::Open {
-                default,
-                prefixes: prefixes.clone(),
-            })
+            let prefixes = [("a:", TenantId(1)), ("b:", TenantId(2))];
+            Session::new(&Binding::open(default, &prefixes))
         };
         let strict = open(None);
         assert_eq!(strict.tenant_of(b"a:x"), Some(TenantId(1)));
@@ -200,6 +274,31 @@ mod tests {
         assert_eq!(strict.tenant_of(b"c:x"), None);
         assert_eq!(strict.sole_tenant(), None);
         assert_eq!(open(Some(TenantId(0))).tenant_of(b"c:x"), Some(TenantId(0)));
+    }
+
+    #[test]
+    fn a_connection_follows_its_door_and_keeps_its_place_in_a_request() {
+        let binding = Binding::to(TenantId(0));
+        let Binding::Open(door) = &binding else {
+            panic!("it is open");
+        };
+        let mut session = Session::new(&binding);
+        session.keys_done = 7;
+        assert!(!session.follow(), "it leads where it led");
+        assert_eq!(session.sole_tenant(), Some(TenantId(0)));
+        door.replace(Prefixes::new(Some(TenantId(0)), &[("n:", TenantId(1))]));
+        assert_eq!(
+            session.tenant_of(b"n:x"),
+            Some(TenantId(0)),
+            "not by itself"
+        );
+        assert!(session.follow() && !session.follow(), "once");
+        assert_eq!(session.tenant_of(b"n:x"), Some(TenantId(1)));
+        assert_eq!(session.tenant_of(b"x"), Some(TenantId(0)));
+        assert_eq!((session.sole_tenant(), session.keys_done), (None, 7));
+        let mut later = Session::new(&binding);
+        assert_eq!(later.tenant_of(b"n:x"), Some(TenantId(1)));
+        assert!(!later.follow());
     }
 
     #[test]

@@ -142,10 +142,7 @@ fn a_multiget_goes_on_where_it_was_held() {
 #[test]
 fn a_multiget_over_two_tenants_waits_for_the_limited_one_only() {
     let mut rig = rig(HoldAction::Delay);
-    let mut session = Session::new(&Binding::Open {
-        default: Some(TenantId(1)),
-        prefixes: Arc::new([(Box::from(*b"k1"), TenantId(0))]),
-    });
+    let mut session = Session::new(&Binding::open(Some(TenantId(1)), &[("k1", TenantId(0))]));
     assert!(!is_held(&mut rig, &mut session, "get k2 k3 k4 k5\r\n"));
     let (answer, holds) = patiently(&mut rig, &mut session, "get k2 k10 k3 k11 k1missing k4\r\n");
     let value = |key, tenant| format!("VALUE {key} {tenant} 2\r\nab\r\n");

@@ -1,10 +1,12 @@
 //! In steady state neither a GET nor a SET allocates on its way through parser, engine and store,
-//! evictions included. In a file of its own: the allocator counts for the whole process.
+//! evictions included, in a tenant that was there from the start and in one that was taken in. In a
+//! file of its own: the allocator counts for the whole process.
 
 mod rig;
 
 use nyx_base::Bytes;
 use nyx_engine::{Outcome, Session, TenantConfig};
+use nyx_policy::baselines::Unlimited;
 use nyx_proto::Out;
 use rig::{Rig, roomy};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -99,8 +101,11 @@ fn gets_and_sets_do_not_allocate() {
         size: Bytes(4 << 20),
         ..roomy("full")
     };
-    let mut rig = Rig::new(vec![full]);
-    let mut session = rig.to(0);
+    let newcomer = TenantConfig {
+        name: "newcomer".into(),
+        ..full.clone()
+    };
+    let mut rig = Rig::roomy(vec![full], Box::new(Unlimited), 4 << 20, 2);
     let mut client = Client {
         request: String::with_capacity(1024),
         value: "v".repeat(VALUE_LEN),
@@ -108,14 +113,24 @@ fn gets_and_sets_do_not_allocate() {
         next: 0,
     };
     let kinds = ["set", "get", "gets", "mg", "ttl", "ms"];
-    for kind in kinds {
-        client.run(&mut rig, &mut session, kind, 20_000);
+    for tenant in 0..2 {
+        if tenant == 1 {
+            let taken_in = rig
+                .engine
+                .take_in(vec![newcomer.clone()], Box::new(Unlimited));
+            taken_in.expect("there is room");
+        }
+        let mut session = rig.to(tenant);
+        for kind in kinds {
+            client.run(&mut rig, &mut session, kind, 20_000);
+        }
+        for kind in kinds {
+            let allocations = client.run(&mut rig, &mut session, kind, 20_000);
+            assert_eq!(allocations, 0, "{kind} of tenant {tenant}");
+        }
+        let tenant = &rig.engine.tenants()[usize::from(tenant)];
+        let counts = tenant.counts();
+        assert!(counts.get_hits > 1000 && counts.get_misses > 1000);
+        assert!(tenant.store().figures().evictions > 0);
     }
-    for kind in kinds {
-        let allocations = client.run(&mut rig, &mut session, kind, 20_000);
-        assert_eq!(allocations, 0, "{kind}");
-    }
-    let counts = rig.engine.tenants()[0].counts();
-    assert!(counts.get_hits > 1000 && counts.get_misses > 1000);
-    assert!(rig.engine.tenants()[0].store().figures().evictions > 0);
 }

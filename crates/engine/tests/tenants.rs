@@ -18,13 +18,8 @@ fn three() -> Rig {
 
 /// A door at which `a:` is tenant 1 and `b:` is tenant 2.
 fn prefixes(default: Option<u16>) -> Session {
-    Session::new(&Binding::Open {
-        default: default.map(TenantId),
-        prefixes: Arc::new([
-            (Box::from(*b"a:"), TenantId(1)),
-            (Box::from(*b"b:"), TenantId(2)),
-        ]),
-    })
+    let prefixes = [("a:", TenantId(1)), ("b:", TenantId(2))];
+    Session::new(&Binding::open(default.map(TenantId), &prefixes))
 }
 
 fn stats(rig: &Rig, session: &Session, arg: &str) -> String {
@@ -91,7 +86,7 @@ fn a_key_of_nobody_is_a_miss_or_refused() {
     assert_eq!(rig.say(&mut door, "ms k 1\r\nx\r\n"), refused);
     assert_eq!(rig.say(&mut door, "get k\r\n"), "END\r\n");
     assert_eq!(rig.say(&mut door, "get k l m\r\n"), "END\r\n");
-    for tenant in rig.engine.tenants() {
+    for tenant in rig.engine.tenants().iter() {
         assert_eq!(tenant.store().figures().items, 0, "{}", tenant.name());
     }
 }

@@ -140,15 +140,18 @@ impl Tolls {
     /// The lane of `tenant`. Panics where none was opened.
     #[inline]
     pub fn lane(&mut self, tenant: TenantId) -> Lane<'_> {
-        let state = self.lanes[tenant.index()]
-            .as_mut()
-            .expect("the tenant's lane is open");
-        Lane {
-            state,
+        self.opened(tenant).expect("the tenant's lane is open")
+    }
+
+    /// The lane of `tenant`, where one was opened.
+    #[inline]
+    pub fn opened(&mut self, tenant: TenantId) -> Option<Lane<'_>> {
+        Some(Lane {
+            state: self.lanes.get_mut(tenant.index())?.as_mut()?,
             front: &mut self.front,
             clock: &*self.clock,
             hold_min: self.hold_min,
-        }
+        })
     }
 }
 

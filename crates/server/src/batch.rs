@@ -219,9 +219,12 @@ fn collect<'a>(
     index: usize,
     member: &mut Member,
     input: &'a [u8],
-    conn: &Conn,
+    conn: &mut Conn,
     batch: &mut ArrayVec<Entry<'a>, BATCH>,
 ) {
+    if conn.session.follow() {
+        conn.limits = engine.limits(&conn.session);
+    }
     while member.stop.is_none() && member.need.is_none() && !batch.is_full() {
         let at = member.cursor;
         if at >= input.len() {

@@ -28,4 +28,4 @@ mod timer;
 mod worker;
 
 pub use listen::{Address, Door};
-pub use running::{Answer, Bound, Running, ServerConfig, ServerError, bind};
+pub use running::{Answer, Bound, Running, ServerConfig, ServerError, bind, tick};

@@ -11,7 +11,7 @@ use crate::null::Canned;
 use crate::shared::Shared;
 use crate::worker::{Arrival, Inbox, WorkerLoop};
 use mio::{Events, Poll, Token};
-use nyx_base::{Clock, WorkerId};
+use nyx_base::{Clock, Instant, WorkerId};
 use nyx_engine::{Engine, Session, Worker};
 use std::any::Any;
 use std::io::{self, ErrorKind};
@@ -136,7 +136,7 @@ fn start(
         .collect();
     let max = u64::from(config.max_connections);
     let tenants = match &answer {
-        Answer::Engine(engine) => engine.tenants().len(),
+        Answer::Engine(engine) => engine.tenants().room(),
         Answer::Canned { .. } => 0,
     };
     let shared = Arc::new(Shared::new(
@@ -296,30 +296,11 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a word")
 }
 
-/// Steps the policy for as long as the server runs. One that panics is replaced by its last limits.
+/// Steps the policy for as long as the server runs.
 fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
     let mut told = 0;
     while !shared.is_stopping() {
-        // The controller's lock may be poisoned then, which nobody minds: budgets are written one
-        // by one, and whoever panicked is not asked again.
-        let tick = catch_unwind(AssertUnwindSafe(|| engine.control(clock.now())));
-        let nap = match tick {
-            Ok(period) => Duration::from_nanos(period.0).min(NAP_MAX),
-            Err(panic) => {
-                let panic = message_of(&*panic);
-                match engine.keep_limits() {
-                    Some(policy) => tracing::error!(
-                        policy,
-                        panic,
-                        "the policy failed; its last limits stay in force"
-                    ),
-                    None => {
-                        tracing::error!(panic, "the policy failed; another is in charge already");
-                    }
-                }
-                NAP_MAX
-            }
-        };
+        let nap = tick(engine, clock.now());
         let (decided, decisions) = engine.decisions_since(told);
         told = decided;
         for decision in decisions {
@@ -327,6 +308,29 @@ fn control(engine: &Engine, shared: &Shared, clock: &dyn Clock) {
             tracing::info!(tenant, act = %decision.act, why = decision.why, "the policy decided");
         }
         std::thread::sleep(nap);
+    }
+}
+
+/// Steps the policy once; gives when it wants to be stepped again. One that panics is replaced by
+/// its last limits. A running server does this by itself; a driver that has just put a policy in
+/// charge need not wait for it.
+pub fn tick(engine: &Engine, now: Instant) -> Duration {
+    // The controller's lock may be poisoned then, which nobody minds: budgets are written one by
+    // one, and whoever panicked is not asked again.
+    match catch_unwind(AssertUnwindSafe(|| engine.control(now))) {
+        Ok(period) => Duration::from_nanos(period.0).min(NAP_MAX),
+        Err(panic) => {
+            let panic = message_of(&*panic);
+            match engine.keep_limits() {
+                Some(policy) => tracing::error!(
+                    policy,
+                    panic,
+                    "the policy failed; its last limits stay in force"
+                ),
+                None => tracing::error!(panic, "the policy failed; another is in charge already"),
+            }
+            NAP_MAX
+        }
     }
 }
 

@@ -530,10 +530,7 @@ mod tests {
         let shared = Arc::new(Shared::new((1, 1), 8, false, Vec::new()));
         let worker = WorkerLoop::new(0, shared, Arc::new(Still), None, Box::new(OneATurn));
         let mut worker = worker.expect("a poll");
-        let binding = Binding::Open {
-            default: Some(TenantId(0)),
-            prefixes: Arc::new([]),
-        };
+        let binding = Binding::to(TenantId(0));
         let mut clients: Vec<UnixStream> = (0..4)
             .map(|_| {
                 let (ours, theirs) = UnixStream::pair().expect("a pair");

@@ -399,7 +399,7 @@ impl Scenario {
         let (mut now, mut close) = (Instant(0), Instant(0) + self.window);
         while now < end {
             if library.tick <= now {
-                library.tick = now + controller.tick(now, &library.tenants);
+                library.tick = now + controller.tick(now, library.tenants.iter());
             }
             device.set_writers(self.writers(now));
             let phase = self.next_phase(now);

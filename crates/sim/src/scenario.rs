@@ -364,6 +364,7 @@ impl Scenario {
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             tenants,
+            tenants_max: 0,
             policy: Box::new(Unlimited),
             workers: workers.unwrap_or_else(|| self.parts.iter().map(|part| part.clients).sum()),
             hash_seed: self.seed,

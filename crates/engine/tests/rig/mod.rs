@@ -75,16 +75,27 @@ impl Rig {
 
     /// Under a policy.
     pub(crate) fn under(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Rig {
-        let len = tenants.iter().map(|tenant| tenant.size.0 + (2 << 20)).sum();
+        Rig::roomy(tenants, policy, 0, 0)
+    }
+
+    /// With so many bytes of the device to spare, and room for so many tenants in all.
+    pub(crate) fn roomy(
+        tenants: Vec<TenantConfig>,
+        policy: Box<dyn Policy>,
+        spare_bytes: u64,
+        tenants_max: usize,
+    ) -> Rig {
+        let len: u64 = tenants.iter().map(|tenant| tenant.size.0 + (2 << 20)).sum();
         let device = Device {
             name: "memory".into(),
-            media: Arc::new(Mapped::anonymous(len).expect("anonymous memory")),
+            media: Arc::new(Mapped::anonymous(len + spare_bytes).expect("anonymous memory")),
             cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _])
                 .with_latency_prices(&[1.0; _], &[WRITE_LATENCY_PRICE; _]),
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             tenants,
+            tenants_max,
             policy,
             workers: 1,
             hash_seed: 42,

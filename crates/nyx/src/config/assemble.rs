@@ -36,6 +36,14 @@ pub fn assemble(settings: &Settings) -> Assembled {
     let policy = policy(&settings.policy);
     let devices = assembler.devices(&settings.devices, &server.data_dir);
     let mut tenants = assembler.tenants(&settings.tenants, &settings.devices, &devices);
+    if tenants.len() > server.max_tenants {
+        let message = format!(
+            "{} is less than the number of tenants, {}",
+            server.max_tenants,
+            tenants.len()
+        );
+        assembler.wrong(&settings.server, "max_tenants", message);
+    }
     let groups = assembler.groups(&settings.groups, &settings.tenants, &mut tenants);
     assembler.odd_terms(&tenants, &groups, &policy);
     assembler.odd_limits(&tenants, &devices);
@@ -70,6 +78,7 @@ fn server(table: &Table) -> Server {
     Server {
         data_dir: table.path("data_dir").unwrap_or_default(),
         workers,
+        max_tenants: table.count("max_tenants") as usize,
         max_connections: table.count("max_connections") as u32,
         idle_timeout_s: Some(table.count("idle_timeout_s") as u32).filter(|s| *s > 0),
         backlog: table.count("backlog") as u32,

@@ -304,6 +304,19 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Server,
+        name: "max_tenants",
+        kind: Kind::Count {
+            unit: "tenants",
+            min: 1,
+            max: 65_535,
+        },
+        fallback: Fallback::Is("1024"),
+        paper: "",
+        doc: "How many tenants there may be, those included that are added to the file and taken \
+              in by SIGHUP; each costs a few bytes for every worker before it is there.",
+    },
+    Knob {
+        section: Section::Server,
         name: "idle_timeout_s",
         kind: Kind::Count {
             unit: "s",

@@ -57,6 +57,8 @@ pub struct Server {
     pub data_dir: PathBuf,
     /// Data-path threads, at least one.
     pub workers: u16,
+    /// How many tenants there may ever be, those included that come while the server runs.
+    pub max_tenants: usize,
     /// Connections beyond this many are answered with an error and closed.
     pub max_connections: u32,
     /// Seconds after which a silent connection is closed; `None`: never.

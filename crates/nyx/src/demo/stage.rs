@@ -72,6 +72,7 @@ impl Stage {
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             tenants,
+            tenants_max: 0,
             policy: Box::new(Unlimited),
             workers,
             hash_seed: HASH_SEED,

@@ -70,6 +70,7 @@ impl EngineTarget {
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             tenants: vec![tenant],
+            tenants_max: 0,
             policy: Box::new(Unlimited),
             workers: 1,
             hash_seed: HASH_SEED,

@@ -37,10 +37,10 @@ pub struct Priced<'a> {
 
 impl Priced<'_> {
     /// Everything that promises on the device at a place are judged by; `did` is what the tenants
-    /// of a running server did lately.
+    /// of a running server did lately, without those that are new.
     pub fn device(&self, config: &Config, at: usize, did: Option<&[Did]>) -> Device {
-        let known = |tenant: usize| match did {
-            Some(did) => self.known(&did[tenant]),
+        let known = |tenant: usize| match did.and_then(|did| did.get(tenant)) {
+            Some(did) => self.known(did),
             None => Known {
                 asks: self.typical(),
                 used: None,

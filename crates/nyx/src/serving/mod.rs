@@ -8,6 +8,7 @@
 //! path.
 
 pub mod admission;
+mod change;
 mod devices;
 pub mod plans;
 mod recent;
@@ -20,10 +21,11 @@ use crate::config::{self, Config};
 use crate::{Exit, Failure};
 use admission::Priced;
 use nyx_base::Clock;
-use nyx_engine::{Engine, EngineConfig, Users};
+use nyx_engine::{Binding, Engine, EngineConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
 use nyx_media::{Mapped, TscClock};
+use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
 use recent::Recent;
@@ -47,7 +49,9 @@ pub struct Serving {
     /// Of each device, where it is known.
     latencies: Vec<Option<Latency>>,
     recent: Recent,
-    logins: Vec<(Vec<usize>, Arc<Users>)>,
+    clock: Arc<dyn Clock>,
+    /// Of each door.
+    bindings: Vec<Binding>,
 }
 
 impl Serving {
@@ -58,8 +62,8 @@ impl Serving {
     pub fn start(config: &Config, options: Options) -> Result<Serving, Failure> {
         let unavailable = |error: ServerError| Failure::new(Exit::Unavailable, error.to_string());
         // Before anything that takes long, such as a first profile.
-        let logins = tenants::logins(config);
-        let doors = tenants::doors(config, &logins);
+        let bindings = tenants::bindings(config);
+        let doors = tenants::doors(config, &bindings);
         let bound = nyx_server::bind(server_config(config, doors, options)).map_err(unavailable)?;
         make_data_dir(config, options)?;
         let clock: Arc<dyn Clock> = Arc::new(TscClock::start());
@@ -82,6 +86,7 @@ impl Serving {
         }
         let engine = Engine::new(EngineConfig {
             tenants: config.tenants.iter().map(tenants::tenant).collect(),
+            tenants_max: config.server.max_tenants,
             policy: Plan::build(&plans, config.tenants.len()),
             workers: config.server.workers,
             hash_seed: random_seed(),
@@ -91,7 +96,7 @@ impl Serving {
         let engine = Arc::new(engine);
         let answer = Answer::Engine(engine.clone());
         let running = bound
-            .start(answer, config.server.workers, clock)
+            .start(answer, config.server.workers, clock.clone())
             .map_err(unavailable)?;
         Ok(Serving {
             config: config.clone(),
@@ -100,7 +105,8 @@ impl Serving {
             running,
             media,
             latencies,
-            logins,
+            clock,
+            bindings,
         })
     }
 
@@ -120,32 +126,56 @@ impl Serving {
     }
 
     /// Takes over what of a configuration that was loaded again can change under open connections:
-    /// logins (who is logged in stays so), policy, groups, and the terms of tenants. Tells what was
-    /// changed, and what waits for a restart.
+    /// logins (who is logged in stays so), policy, groups, the terms of tenants, and tenants that
+    /// are new. Tells what was changed, and what waits for a restart.
     ///
     /// Errors: where the plan cannot be kept, or promises that it makes anew, beside what the
-    /// tenants did lately; then everything stays as it is.
+    /// tenants did lately, or where a tenant that is new has no place; then everything stays as it
+    /// is.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, Failure> {
-        let waits = tenants::restart_needed(&self.config, config);
-        if !waits.is_empty() {
-            return Ok(Reloaded {
-                policy: false,
-                waits,
-            });
-        }
-        let plans = plans_of(config, self.engine.devices())?;
-        warn(self.admit(config, &plans)?);
-        for (door, (_, users)) in tenants::logins(config).into_iter().zip(&self.logins) {
-            users.replace(tenants::users_of(config, &door.0));
-        }
+        let config = match change::over(&self.config, config) {
+            Ok(config) => config,
+            Err(waits) => {
+                return Ok(Reloaded {
+                    waits,
+                    ..Reloaded::default()
+                });
+            }
+        };
+        let plans = plans_of(&config, self.engine.devices())?;
+        warn(self.admit(&config, &plans)?);
+        let newcomers = &config.tenants[self.config.tenants.len()..];
+        let taken_in = newcomers.iter().map(|one| one.name.clone()).collect();
         // A policy that is the same goes on with what it has learned.
-        let policy = !tenants::shares_alike(&self.config, config);
+        let policy = !change::shares_alike(&self.config, &config);
         if policy {
-            let tenants = config.tenants.len();
-            self.engine.set_policy(Plan::build(&plans, tenants));
+            let policy = Plan::build(&plans, config.tenants.len());
+            match newcomers.is_empty() {
+                true => self.engine.set_policy(policy),
+                false => self.take_in(newcomers, policy)?,
+            }
         }
-        self.config = config.clone();
-        Ok(Reloaded { policy, waits })
+        tenants::let_in(&config, &self.bindings);
+        self.config = config;
+        Ok(Reloaded {
+            policy,
+            taken_in,
+            waits: Vec::new(),
+        })
+    }
+
+    /// Takes in tenants that are new, under a policy for all.
+    fn take_in(
+        &self,
+        newcomers: &[config::Tenant],
+        policy: Box<dyn Policy>,
+    ) -> Result<(), Failure> {
+        let newcomers = newcomers.iter().map(tenants::tenant).collect();
+        let taken_in = self.engine.take_in(newcomers, policy);
+        taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
+        // Their limits hold before anybody reaches them.
+        nyx_server::tick(&self.engine, self.clock.now());
+        Ok(())
     }
 
     /// Whether what a configuration promises can be kept, and what there is to warn of.
@@ -174,10 +204,12 @@ impl Serving {
 }
 
 /// What a configuration that was loaded again has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Whether another policy, or another one of the same kind, is in charge now.
     pub policy: bool,
+    /// The names of the tenants that are new.
+    pub taken_in: Vec<String>,
     /// What differs and waits for a restart; nothing was changed then.
     pub waits: Vec<String>,
 }

@@ -67,7 +67,7 @@ impl Recent {
         }
     }
 
-    /// What each tenant did from the older reading to now.
+    /// What each tenant did from the older reading to now, without those that came since.
     pub(super) fn did(&self, engine: &Engine) -> Vec<Did> {
         let now = Reading::of(engine);
         let within = now.at.duration_since(self.older.at).max(LEAST);

@@ -3,7 +3,7 @@
 use super::address;
 use crate::config::{self, Config};
 use nyx_base::TenantId;
-use nyx_engine::{Binding, HoldAction, TenantConfig, User, Users};
+use nyx_engine::{Binding, HoldAction, OpenDoor, Prefixes, TenantConfig, User, Users};
 use nyx_server::Door;
 use nyx_store::{Eviction, Layout};
 use std::sync::Arc;
@@ -33,66 +33,44 @@ pub(super) fn tenant(config: &config::Tenant) -> TenantConfig {
     }
 }
 
-/// What of two configurations differs and cannot change under open connections.
-pub(super) fn restart_needed(old: &Config, new: &Config) -> Vec<String> {
-    let mut differs = Vec::new();
-    let mut compare = |same: bool, what: String| {
-        if !same {
-            differs.push(what);
+/// What each door lets in, in their order.
+pub(super) fn bindings(config: &Config) -> Vec<Binding> {
+    let binding = |door: &config::Door| match &door.entry {
+        config::Entry::Open { default, prefixes } => {
+            let prefixes = prefixes_of(*default, prefixes);
+            Binding::Open(Arc::new(OpenDoor::new(prefixes)))
         }
+        config::Entry::Login { tenants } => Binding::Login {
+            users: Arc::new(Users::new(users_of(config, tenants))),
+        },
     };
-    compare(old.server == new.server, "server".into());
-    compare(old.devices == new.devices, "device".into());
-    compare(old.doors == new.doors, "listen, key_prefix or users".into());
-    let names = |config: &Config| -> Vec<String> {
-        config.tenants.iter().map(|one| one.name.clone()).collect()
-    };
-    if names(old) != names(new) {
-        compare(false, "the tenants' names or their order".into());
-        return differs;
+    config.doors.iter().map(binding).collect()
+}
+
+/// Lets in, at doors that are open, who a configuration with the same doors lets in.
+pub(super) fn let_in(config: &Config, bindings: &[Binding]) {
+    for (door, binding) in config.doors.iter().zip(bindings) {
+        match (&door.entry, binding) {
+            (config::Entry::Open { default, prefixes }, Binding::Open(door)) => {
+                door.replace(prefixes_of(*default, prefixes));
+            }
+            (config::Entry::Login { tenants }, Binding::Login { users }) => {
+                users.replace(users_of(config, tenants));
+            }
+            _ => unreachable!("a door asks for a login, or it does not, for as long as it is open"),
+        }
     }
-    for (old, new) in old.tenants.iter().zip(&new.tenants) {
-        // All but what can.
-        let kept = config::Tenant {
-            group: old.group,
-            terms: old.terms,
-            users: old.users.clone(),
-            ..new.clone()
-        };
-        compare(*old == kept, format!("tenant {:?}", old.name));
-    }
-    differs
 }
 
-/// Whether two configurations of the same tenants share their devices in the same way.
-pub(super) fn shares_alike(old: &Config, new: &Config) -> bool {
-    let part = |config: &Config| -> Vec<_> {
-        config
-            .tenants
-            .iter()
-            .map(|one| (one.group, one.terms))
-            .collect()
-    };
-    old.policy == new.policy && old.groups == new.groups && part(old) == part(new)
+fn prefixes_of(default: Option<usize>, prefixes: &[(Vec<u8>, usize)]) -> Prefixes {
+    let prefixes = prefixes.iter();
+    let prefixes: Vec<_> = prefixes
+        .map(|(prefix, tenant)| (prefix, id(*tenant)))
+        .collect();
+    Prefixes::new(default.map(id), &prefixes)
 }
 
-/// The logins of each login door, in the order of the doors.
-pub(super) fn logins(config: &Config) -> Vec<(Vec<usize>, Arc<Users>)> {
-    let entries = config.doors.iter().filter_map(|door| match &door.entry {
-        config::Entry::Login { tenants } => Some(tenants.clone()),
-        config::Entry::Open { .. } => None,
-    });
-    entries
-        .map(|tenants| {
-            (
-                tenants.clone(),
-                Arc::new(Users::new(users_of(config, &tenants))),
-            )
-        })
-        .collect()
-}
-
-pub(super) fn users_of(config: &Config, tenants: &[usize]) -> Vec<User> {
+fn users_of(config: &Config, tenants: &[usize]) -> Vec<User> {
     let of_tenant = |&at: &usize| {
         config.tenants[at].users.iter().map(move |user| User {
             name: user.name.clone(),
@@ -107,25 +85,11 @@ fn id(at: usize) -> TenantId {
     TenantId(at as u16)
 }
 
-pub(super) fn doors(config: &Config, logins: &[(Vec<usize>, Arc<Users>)]) -> Vec<Door> {
-    let mut logins = logins.iter();
-    let mut door = |door: &config::Door| Door {
+pub(super) fn doors(config: &Config, bindings: &[Binding]) -> Vec<Door> {
+    let doors = config.doors.iter().zip(bindings);
+    let door = |(door, binding): (&config::Door, &Binding)| Door {
         address: address(config, &door.listen),
-        binding: match &door.entry {
-            config::Entry::Open { default, prefixes } => Binding::Open {
-                default: default.map(id),
-                prefixes: prefixes
-                    .iter()
-                    .map(|(prefix, tenant)| (prefix.clone().into_boxed_slice(), id(*tenant)))
-                    .collect(),
-            },
-            config::Entry::Login { .. } => {
-                let (_, users) = logins.next().expect("each login door has its logins");
-                Binding::Login {
-                    users: users.clone(),
-                }
-            }
-        },
+        binding: binding.clone(),
     };
-    config.doors.iter().map(&mut door).collect()
+    doors.map(door).collect()
 }

@@ -68,6 +68,7 @@ pub(crate) fn engine(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Arc
     let engine = Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
         tenants,
+        tenants_max: 0,
         policy,
         workers: 1,
         hash_seed: 42,
