@@ -17,7 +17,9 @@ use std::time::Duration;
 
 Try it:  printf 'set a 0 0 5\\r\\nhello\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
 SIGINT or SIGTERM stops. SIGHUP reads the configuration again: policy, groups, the terms of tenants
-and users' files change at once, without dropping a connection; for all else it says what waits.
+and users' files change at once, and tenants that are new are taken in, without dropping a
+connection; for all else it says what waits. A new tenant gets what its device has left, so state
+the sizes: who has none has all that was left at the start.
 Targets that the device cannot keep, as far as its profile tells, are refused (exit 64), by SIGHUP
 also those that what the tenants did in the last second would break; `--policy-oversubscribe` makes
 warnings of refusals.")]
@@ -89,7 +91,12 @@ fn take_over(serving: &mut Serving, reload: &dyn Fn() -> Result<Loaded, Failure>
             let waits = reloaded.waits.join("; ");
             tracing::error!("everything stays as it is: a restart is needed for {waits}");
         }
-        Ok(Reloaded { policy, .. }) => {
+        Ok(Reloaded {
+            policy, taken_in, ..
+        }) => {
+            for tenant in taken_in {
+                tracing::info!(tenant, "tenant taken in");
+            }
             let policy = if policy { "changed" } else { "the same" };
             tracing::info!(policy, "configuration read again");
         }
