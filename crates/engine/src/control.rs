@@ -17,6 +17,8 @@ use std::sync::{Arc, PoisonError};
 
 /// A pause ends after this long if no tick prolongs it. Ticks are at most 100 ms apart.
 const PAUSE_MOST: Nanos = Nanos::from_millis(500);
+/// A tick may have waited so long for the one before it.
+const LATE_MOST: Nanos = Nanos::from_secs(1);
 /// How many decisions are kept for those who ask.
 const DECISIONS_KEPT: usize = 256;
 
@@ -40,7 +42,7 @@ pub trait Governed {
 /// The policy and what it last saw, wanted and did.
 pub struct Controller {
     policy: Box<dyn Policy>,
-    /// When the last tick was: time does not go back, whoever ticks.
+    /// When the last tick was.
     ticked: Instant,
     seen: Vec<Seen>,
     /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
@@ -135,7 +137,10 @@ impl Controller {
         now: Instant,
         tenants: impl ExactSizeIterator<Item = &'t T> + Clone,
     ) -> Nanos {
-        let now = now.max(self.ticked);
+        // Who waited for the controller's lock comes with a time from before; more is a clock that
+        // went back, which policies know how to take.
+        let is_late = self.ticked.since(now) < LATE_MOST;
+        let now = if is_late { now.max(self.ticked) } else { now };
         self.ticked = now;
         let groups = std::mem::take(&mut self.is_new).then(|| self.policy.groups());
         if let Some(groups) = &groups {
@@ -367,4 +372,44 @@ fn apply(want: &Want, budget: &Budget, now: Instant) {
         Delay::Units(units) => units.min(DELAY_INFINITE - 1),
         Delay::Infinite => DELAY_INFINITE,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_policy::baselines::Unlimited;
+
+    /// Tells when it was stepped.
+    struct Steps(Arc<std::sync::Mutex<Vec<Instant>>>);
+
+    impl Policy for Steps {
+        fn name(&self) -> &'static str {
+            "steps"
+        }
+
+        fn period(&self) -> Nanos {
+            Unlimited.period()
+        }
+
+        fn step(&mut self, now: Instant, _seen: &[Seen], _want: &mut [Want]) {
+            self.0.lock().expect("nobody panics").push(now);
+        }
+    }
+
+    #[test]
+    fn a_late_tick_is_taken_for_now_and_a_clock_that_went_back_is_believed() {
+        let steps = Arc::default();
+        let mut controller = Controller::new(Box::new(Steps(Arc::clone(&steps))), 0);
+        let none: [&crate::tenant::Tenant; 0] = [];
+        for now_s in [100.0, 99.9, 101.0, 5000.0, 102.0, 102.1] {
+            controller.tick(Instant((now_s * 1e9) as u64), none.iter().copied());
+        }
+        let steps_s: Vec<f64> = steps
+            .lock()
+            .expect("nobody panics")
+            .iter()
+            .map(|at| at.0 as f64 / 1e9)
+            .collect();
+        assert_eq!(steps_s, [100.0, 100.0, 101.0, 5000.0, 102.0, 102.1]);
+    }
 }
