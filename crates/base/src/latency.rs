@@ -17,10 +17,15 @@ const FIRST_OCTAVE: u32 = 4;
 const OCTAVES: u32 = 29;
 const BUCKETS: usize = (PER_OCTAVE * (OCTAVES as u64 + 1)) as usize;
 
+/// A count for each bucket. An octave fills a cache line, and lies in no second one.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Buckets<T>([T; BUCKETS]);
+
 /// Durations as they happen. 2 KiB: for tenants whose latency somebody looks at.
 #[derive(Debug)]
 pub struct LatencyCounter {
-    counts: Box<[AtomicU32; BUCKETS]>,
+    counts: Box<Buckets<AtomicU32>>,
     /// A bit for each octave in which something was counted.
     octaves: AtomicU32,
     sum_ns: AtomicU64,
@@ -31,9 +36,15 @@ pub struct LatencyCounter {
 #[derive(Debug, Default)]
 pub struct Latencies {
     /// Zero outside of `octaves`; none where those are none.
-    counts: Option<Box<[u32; BUCKETS]>>,
+    counts: Option<Box<Buckets<u32>>>,
     octaves: u32,
+    /// The sum of `counts`, so that whoever asks for no more need not read them.
+    count: u64,
     sum_ns: u64,
+}
+
+fn no_counts() -> Box<Buckets<u32>> {
+    Box::new(Buckets([0; BUCKETS]))
 }
 
 /// The octaves of a set, lowest first.
@@ -72,7 +83,7 @@ fn begin_of(bucket: usize) -> u64 {
 impl Default for LatencyCounter {
     fn default() -> LatencyCounter {
         LatencyCounter {
-            counts: Box::new([const { AtomicU32::new(0) }; BUCKETS]),
+            counts: Box::new(Buckets([const { AtomicU32::new(0) }; BUCKETS])),
             octaves: AtomicU32::new(0),
             sum_ns: AtomicU64::new(0),
         }
@@ -84,7 +95,7 @@ impl LatencyCounter {
     #[inline]
     pub fn add(&self, length: Nanos, n: u32) {
         let bucket = bucket_of(length.0);
-        let count = &self.counts[bucket];
+        let count = &self.counts.0[bucket];
         count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
         let octaves = self.octaves.load(Relaxed);
         let octave = 1 << (bucket as u64 / PER_OCTAVE);
@@ -104,11 +115,13 @@ impl LatencyCounter {
             return;
         }
         sum.octaves |= octaves;
-        let counts = sum.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        let counts = sum.counts.get_or_insert_with(no_counts);
         for octave in octaves_of(octaves) {
-            let of = &self.counts[buckets_of(octave)];
-            for (sum, count) in counts[buckets_of(octave)].iter_mut().zip(of) {
-                *sum = sum.wrapping_add(count.load(Relaxed));
+            let of = &self.counts.0[buckets_of(octave)];
+            for (total, count) in counts.0[buckets_of(octave)].iter_mut().zip(of) {
+                let count = count.load(Relaxed);
+                *total = total.wrapping_add(count);
+                sum.count = sum.count.wrapping_add(u64::from(count));
             }
         }
         sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Relaxed));
@@ -121,8 +134,15 @@ impl Clone for Latencies {
             // What was cleared keeps its memory for the next count; a copy needs none.
             counts: self.counts.as_ref().filter(|_| self.octaves != 0).cloned(),
             octaves: self.octaves,
+            count: self.count,
             sum_ns: self.sum_ns,
         }
+    }
+
+    /// Keeps the memory that it has, and copies what there is to copy only.
+    fn clone_from(&mut self, source: &Latencies) {
+        self.clear();
+        self.add(source);
     }
 }
 
@@ -141,10 +161,11 @@ impl Latencies {
     pub fn clear(&mut self) {
         if let Some(counts) = &mut self.counts {
             for octave in octaves_of(self.octaves) {
-                counts[buckets_of(octave)].fill(0);
+                counts.0[buckets_of(octave)].fill(0);
             }
         }
         self.octaves = 0;
+        self.count = 0;
         self.sum_ns = 0;
     }
 
@@ -157,9 +178,10 @@ impl Latencies {
     }
 
     fn add_counts(&mut self, octave: usize, more: &[u32]) {
-        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
-        for (count, more) in counts[buckets_of(octave)].iter_mut().zip(more) {
+        let counts = self.counts.get_or_insert_with(no_counts);
+        for (count, more) in counts.0[buckets_of(octave)].iter_mut().zip(more) {
             *count = count.wrapping_add(*more);
+            self.count = self.count.wrapping_add(u64::from(*more));
         }
         self.octaves |= 1 << octave;
     }
@@ -168,7 +190,7 @@ impl Latencies {
     fn octave(&self, octave: usize) -> &[u32] {
         const NONE: [u32; PER_OCTAVE as usize] = [0; PER_OCTAVE as usize];
         match &self.counts {
-            Some(counts) => &counts[buckets_of(octave)],
+            Some(counts) => &counts.0[buckets_of(octave)],
             None => &NONE,
         }
     }
@@ -186,21 +208,37 @@ impl Latencies {
         if octaves == 0 {
             return Latencies::default();
         }
-        let mut counts = Box::new([0; BUCKETS]);
+        let (mut counts, mut sum) = (no_counts(), 0);
         for octave in octaves_of(octaves) {
             let both = self.octave(octave).iter().zip(earlier.octave(octave));
-            for (count, (now, before)) in counts[buckets_of(octave)].iter_mut().zip(both) {
+            for (count, (now, before)) in counts.0[buckets_of(octave)].iter_mut().zip(both) {
                 *count = now.wrapping_sub(*before);
                 if *count > u32::MAX / 2 {
                     return Latencies::default();
                 }
+                sum += u64::from(*count);
             }
         }
         Latencies {
             counts: Some(counts),
             octaves,
+            count: sum,
             sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
         }
+    }
+
+    /// How many were counted since `earlier`: as of [`Latencies::since`], and nothing is copied.
+    pub fn count_since(&self, earlier: &Latencies) -> u64 {
+        let mut sum = 0;
+        for octave in octaves_of(self.octaves | earlier.octaves) {
+            for (now, before) in self.octave(octave).iter().zip(earlier.octave(octave)) {
+                match now.wrapping_sub(*before) {
+                    count if count <= u32::MAX / 2 => sum += u64::from(count),
+                    _ => return 0,
+                }
+            }
+        }
+        sum
     }
 
     /// The octaves in which there are durations: where each begins in nanoseconds, and the counts
@@ -237,7 +275,7 @@ impl Latencies {
 
     /// How many durations.
     pub fn count(&self) -> u64 {
-        self.buckets().map(|(_, count)| u64::from(count)).sum()
+        self.count
     }
 
     /// Their mean; none where there are none.
@@ -361,6 +399,29 @@ mod tests {
         assert_eq!((window.count(), window.mean_ns()), (0, None));
         assert_eq!(window.quantile_ns(0.99), None);
         assert_eq!(anew.since(&anew).count(), 0);
+        assert_eq!(anew.count_since(&early), 0);
+    }
+
+    #[test]
+    fn counts_are_those_of_the_buckets_however_they_came_there() {
+        let (few, many) = (of([3, 90, 90].into_iter()), of((0..5000).map(|at| at * at)));
+        let mut reused = many.clone();
+        reused.clone_from(&few);
+        assert_eq!(reused, few);
+        let mut both = reused.clone();
+        both.add(&many);
+        let since = both.since(&few);
+        assert_eq!((since.count(), both.count_since(&few)), (5000, 5000));
+        let mut cleared = both.clone();
+        cleared.clear();
+        let mut sent = Latencies::default();
+        for (begin_ns, counts) in many.octaves() {
+            assert!(sent.add_octave(begin_ns, counts));
+        }
+        for one in [&few, &many, &reused, &both, &since, &cleared, &sent] {
+            let buckets: u64 = one.buckets().map(|(_, count)| u64::from(count)).sum();
+            assert_eq!(one.count(), buckets);
+        }
     }
 
     #[test]
