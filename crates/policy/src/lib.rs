@@ -47,6 +47,13 @@ impl Seen {
         self.latencies.clear();
     }
 
+    /// Becomes a copy of another, in the memory that it has.
+    fn copy(&mut self, other: &Seen) {
+        (self.used, self.harm) = (other.used, other.harm);
+        (self.bytes, self.ops, self.holds) = (other.bytes, other.ops, other.holds);
+        self.latencies.clone_from(&other.latencies);
+    }
+
     /// Adds what another did; its latencies where they are `measured`.
     fn add(&mut self, other: &Seen, measured: bool) {
         self.used = DevicePs(self.used.0.wrapping_add(other.used.0));

@@ -9,7 +9,7 @@
 //! What it never does: throttle a latency-critical tenant, or judge on too few latencies.
 
 use super::bytes::limited;
-use crate::mechanism::window::{Mark, Window};
+use crate::mechanism::window::{self, Mark, Window};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
 
@@ -174,7 +174,7 @@ impl Policy for CaladanLike {
                 // Nobody to protect asks for anything.
                 None => self.relax(now, &windows, 1.0),
             }
-            self.marks = seen.iter().map(|seen| Mark::new(now, seen)).collect();
+            window::mark_all(&mut self.marks, now, seen);
         }
         for (want, &limit) in want.iter_mut().zip(&self.limits) {
             *want = limit.map_or(Want::default(), limited);

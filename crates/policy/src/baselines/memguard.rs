@@ -10,7 +10,7 @@
 //! own budget in the next period.
 
 use super::bytes::limited;
-use crate::mechanism::window::Mark;
+use crate::mechanism::window::{self, Mark};
 use crate::{Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
 
@@ -83,7 +83,7 @@ impl Policy for MemGuardLike {
         if !self.marks.is_empty() {
             self.lend(now, seen);
         }
-        self.marks = seen.iter().map(|seen| Mark::new(now, seen)).collect();
+        window::mark_all(&mut self.marks, now, seen);
         for (want, &limit) in want.iter_mut().zip(&self.limits) {
             *want = limited(limit);
         }

@@ -4,7 +4,9 @@
 //! A run has four phases. *Lifted*: the tenant has no limit, so that clients that wait under one
 //! come back; nobody is paused yet. *Draining*: the others are paused and the device finishes what
 //! they left. *Alone*: this is counted. *Settling*: everybody is back, but what piled up in the
-//! pause is not counted as company.
+//! pause is not counted as company. Of very many tenants company then begins for some after the
+//! others, in steps that follow closely: latencies are totals that are read where it begins, and a
+//! step that reads those of all would be several times as long as any other.
 //!
 //! Speed is accesses per second where clients wait for answers (a closed loop), and answers per
 //! second of latency where they do not (an open loop, whose throughput is its demand whether it is
@@ -118,8 +120,10 @@ pub struct Fare {
 
 /// With fewer accesses in a window than this a tenant is idle.
 const IDLE_OPS: f64 = 10.0;
-/// Of more tenants than these not all latencies are read in each step.
+/// Of more tenants than these not all latencies are read in any one step.
 const READ_MOST: usize = 128;
+/// How soon the next of them are read where their company is to begin.
+const NEXT_READ: Nanos = Nanos::from_millis(1);
 /// Runs that an estimate needs, unless there was work enough in fewer.
 const RUNS_LEAST: usize = 3;
 /// Work that makes an estimate, give or take a tenth at worst.
@@ -333,6 +337,8 @@ enum Phase {
     Draining(usize),
     Alone(usize, Tally),
     Settling,
+    /// Company has begun for the tenants of so many turns.
+    Beginning(usize),
 }
 
 /// Learns how fast each tenant is alone, and compares.
@@ -348,7 +354,7 @@ pub struct Alone {
     /// No run begins before; none until the first step.
     next: Option<Instant>,
     rounds: u64,
-    steps: u64,
+    steps: usize,
     now: Instant,
 }
 
@@ -395,17 +401,20 @@ impl Alone {
     /// Whether the coming step looks at the tenant's latencies. In company they are totals, so of
     /// very many tenants each is read in its turn, and a judgement is a few steps behind.
     pub fn reads(&self, tenant: usize) -> bool {
-        let turns = self.tenants.len().div_ceil(READ_MOST) as u64;
+        let is_turn = |turn: usize| tenant % self.turns() == turn;
         match self.phase {
-            Phase::Together => {
-                self.next.is_none() || (self.steps + tenant as u64).is_multiple_of(turns)
-            }
+            Phase::Together if self.next.is_some() => is_turn(self.steps % self.turns()),
             Phase::Lifted(alone) | Phase::Draining(alone) | Phase::Alone(alone, _) => {
                 alone == tenant
             }
-            // What piled up in the pause is left out, of everybody.
-            Phase::Settling => true,
+            Phase::Together | Phase::Settling => is_turn(0),
+            Phase::Beginning(turns) => is_turn(turns),
         }
+    }
+
+    /// In how many turns all tenants are read.
+    fn turns(&self) -> usize {
+        self.tenants.len().div_ceil(READ_MOST).max(1)
     }
 
     /// The accesses per second of the tenant alone, or its answers per second of latency.
@@ -413,7 +422,8 @@ impl Alone {
         self.tenants[tenant].runs.speed()
     }
 
-    /// Whether somebody runs alone, or will in a moment, or did a moment ago.
+    /// Whether somebody runs alone, or will in a moment, or did a moment ago; of very many tenants
+    /// also while company begins.
     pub fn is_running(&self) -> bool {
         !matches!(self.phase, Phase::Together)
     }
@@ -435,10 +445,10 @@ impl Alone {
     /// One step. [`Alone::apply`] is to follow.
     pub fn step(&mut self, now: Instant, seen: &[Seen]) {
         self.now = now;
-        self.steps += 1;
+        self.steps = self.steps.wrapping_add(1);
         if self.next.is_none() {
             self.wait(self.params.pause + self.params.drain);
-            return self.together(now, seen);
+            return self.begin_turn(0, now, seen);
         }
         let over = now >= self.ends;
         match &self.phase {
@@ -465,7 +475,8 @@ impl Alone {
                 self.wait(now.since(self.paused).min(most));
                 self.enter(Phase::Settling, self.params.settle);
             }
-            Phase::Settling => self.together(now, seen),
+            Phase::Settling => self.begin_turn(0, now, seen),
+            &Phase::Beginning(turns) => self.begin_turn(turns, now, seen),
         }
     }
 
@@ -483,7 +494,7 @@ impl Alone {
     /// Puts the run into what is wanted, over what the policy wants otherwise.
     pub fn apply(&self, want: &mut [Want]) {
         match self.phase {
-            Phase::Together | Phase::Settling => {}
+            Phase::Together | Phase::Settling | Phase::Beginning(_) => {}
             Phase::Lifted(tenant) => want[tenant] = Want::default(),
             Phase::Draining(tenant) | Phase::Alone(tenant, _) => {
                 want.fill(throttle::pause());
@@ -527,7 +538,20 @@ impl Alone {
         self.ends = self.now + length;
     }
 
-    /// Company begins to be counted.
+    /// Company begins to be counted, of the tenants of one turn; of all after the last.
+    fn begin_turn(&mut self, turn: usize, now: Instant, seen: &[Seen]) {
+        let turns = self.turns();
+        let each = self.tenants.iter_mut().zip(seen);
+        for (tenant, seen) in each.skip(turn).step_by(turns) {
+            tenant.begin(now, seen);
+        }
+        match turn + 1 < turns {
+            true => self.enter(Phase::Beginning(turn + 1), NEXT_READ),
+            false => self.enter(Phase::Together, Nanos::ZERO),
+        }
+    }
+
+    /// Company begins to be counted, of all at once.
     fn together(&mut self, now: Instant, seen: &[Seen]) {
         for (tenant, seen) in self.tenants.iter_mut().zip(seen) {
             tenant.begin(now, seen);
@@ -850,8 +874,7 @@ mod tests {
         while plant.now < end {
             let reads = |i: &usize| alone.reads(*i);
             let read: Vec<usize> = (0..tenants).filter(reads).collect();
-            let together = !alone.is_running() && !fares.is_empty();
-            most = most.max(if together { read.len() } else { 0 });
+            most = most.max(read.len());
             for (i, seen) in seen.iter_mut().enumerate() {
                 let latencies = std::mem::take(&mut seen.latencies);
                 *seen = plant.seen[i].clone();

@@ -52,6 +52,17 @@ impl Mark {
         }
     }
 
+    /// The same for a window that begins anew, in the memory of this one.
+    pub fn restart(&mut self, at: Instant, seen: &Seen) {
+        self.at = at;
+        self.seen.copy(seen);
+    }
+
+    /// How many latencies the window has by now: cheaper than the window.
+    pub fn samples(&self, seen: &Seen) -> u64 {
+        seen.latencies.count_since(&self.seen.latencies)
+    }
+
     /// When it began.
     pub fn at(&self) -> Instant {
         self.at
@@ -74,6 +85,15 @@ impl Mark {
             latencies: seen.latencies.since(&self.seen.latencies),
         }
     }
+}
+
+/// Begins a window of each tenant.
+pub(crate) fn mark_all(marks: &mut Vec<Mark>, now: Instant, seen: &[Seen]) {
+    if marks.len() == seen.len() {
+        let each = marks.iter_mut().zip(seen);
+        return each.for_each(|(mark, seen)| mark.restart(now, seen));
+    }
+    *marks = seen.iter().map(|seen| Mark::new(now, seen)).collect();
 }
 
 /// A [`Mark`] for whoever needs no more of latencies than their mean: no histogram is copied.

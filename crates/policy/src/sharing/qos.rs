@@ -26,7 +26,7 @@
 use crate::mechanism::contrast::Contrast;
 use crate::mechanism::interference::{Candidate, Experiment, Trials, Verdict};
 use crate::mechanism::throttle::{Bounds, Throttle};
-use crate::mechanism::window::{Mark, Window};
+use crate::mechanism::window::{self, Mark, Window};
 use crate::{Act, Decision, Policy, Seen, Want};
 use nyx_base::{Instant, Nanos};
 use std::fmt;
@@ -296,13 +296,11 @@ impl Qos {
             self.begin_window(now, seen);
             return None;
         }
-        let marks = self.marks.iter().zip(seen);
-        let windows: Vec<Window> = marks.map(|(mark, seen)| mark.window(now, seen)).collect();
-        let enough = |(tenant, window): (usize, &Window)| {
+        let enough = |tenant: usize| {
             let Some(target) = self.target(tenant) else {
                 return true;
             };
-            window.latencies.count() >= target.samples()
+            self.marks[tenant].samples(&seen[tenant]) >= target.samples()
         };
         let length = now.since(self.marks[0].at());
         let least = match self.params.mode {
@@ -310,15 +308,17 @@ impl Qos {
             Mode::Adaptive => self.params.tick,
         };
         let full = length >= self.params.window_max;
-        let judged = length >= least && (full || windows.iter().enumerate().all(enough));
+        let judged = length >= least && (full || (0..seen.len()).all(enough));
         judged.then(|| {
+            let marks = self.marks.iter().zip(seen);
+            let windows = marks.map(|(mark, seen)| mark.window(now, seen)).collect();
             self.begin_window(now, seen);
             windows
         })
     }
 
     fn begin_window(&mut self, now: Instant, seen: &[Seen]) {
-        self.marks = seen.iter().map(|seen| Mark::new(now, seen)).collect();
+        window::mark_all(&mut self.marks, now, seen);
     }
 
     /// How the LC tenants stand, the one with the least slack first.
@@ -347,8 +347,11 @@ impl Qos {
             *age += 1;
         }
         let standings = self.standings(&windows);
-        for (at, tenant) in self.tenants.iter_mut().enumerate() {
-            tenant.stood = standings.iter().find(|one| one.tenant == at).copied();
+        self.tenants
+            .iter_mut()
+            .for_each(|tenant| tenant.stood = None);
+        for one in &standings {
+            self.tenants[one.tenant].stood = Some(*one);
         }
         // Who asks for nothing misses nothing: where no LC tenant is active all have slack.
         let slack = standings.first().map_or(1.0, |worst| worst.slack);
