@@ -9,6 +9,11 @@
 //! most helped no more than the noise of two means. Judged is the mean delay: one window's P99
 //! misjudges.
 //!
+//! Two designs: one candidate after another, as in the paper, or all at once
+//! ([`Design::LockIn`]): each is throttled by its own pattern over a row of runs, and the victim's
+//! delay is compared along each pattern. Then every measurement says something about everybody, so
+//! that the same samples say more (docs/decisions/0007-lock-in.md).
+//!
 //! What it never does: change the throttles of the policy that runs it: it says what is to hold
 //! during a trial, and whoever stops stepping it has restored everything.
 
@@ -28,17 +33,39 @@ const SIGNIFICANT: f64 = 3.0;
 /// withheld.
 const CAUGHT_UP: f64 = 1.1;
 
+/// In lock-in candidate `i` is throttled in a run whose number has an odd count of these bits, so
+/// that with each number below two to the power of the candidates each combination occurs once. For
+/// three, no pattern is a slow one: each is orthogonal to a linear drift by itself.
+const PATTERNS: [u32; 3] = [0b110, 0b101, 0b111];
+
+/// Who is throttled when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Design {
+    /// One after another, and nobody before, between and after.
+    #[default]
+    Sequential,
+    /// Two or three candidates at once, in all combinations and then in the same ones backwards:
+    /// what two throttles do together is not taken for what a third does, a linear drift drops out,
+    /// and what the same throttles measured twice differ by is noise. It takes as many samples as
+    /// one after another does, but throttles each candidate half of the time. One candidate, or
+    /// more than three, are tried one after another.
+    LockIn,
+}
+
 /// How trials are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trials {
     /// What each candidate pays, in bytes per second (`ExperimentStep`).
     pub expense_bytes_per_s: f64,
-    /// Samples of the victim that a measurement needs.
+    /// Samples of the victim that a measurement needs; in lock-in its runs together need as many as
+    /// all measurements of the sequential design would.
     pub samples: u64,
-    /// A measurement is at most so long, even if there are fewer.
+    /// A measurement is at most so long, even if there are fewer; in lock-in the same holds.
     pub window_max: Nanos,
     /// Left out after each change.
     pub settle: Nanos,
+    /// Who is throttled when.
+    pub design: Design,
 }
 
 /// An experiment that is under way.
@@ -47,12 +74,13 @@ pub struct Experiment {
     trials: Trials,
     victim: usize,
     candidates: Vec<Candidate>,
-    /// The victim's mean delays without a throttle: before each trial, and after the last.
-    without: Vec<Delay>,
-    with: Vec<Delay>,
+    /// The candidates that each run throttles, as bits.
+    runs: Vec<u32>,
+    /// The victim's mean delays in the runs that are done.
+    delays: Vec<Delay>,
     settled_at: Instant,
     mark: Option<Mark>,
-    catching_up: Option<CatchingUp>,
+    catching_up: Vec<CatchingUp>,
 }
 
 /// After a trial: its candidate, and until when it is waited for at most.
@@ -94,6 +122,39 @@ pub struct Verdict {
     pub culprit: Option<usize>,
 }
 
+impl Design {
+    /// What it comes to for so many candidates.
+    fn of(self, candidates: usize) -> Design {
+        match candidates {
+            2..=3 => self,
+            _ => Design::Sequential,
+        }
+    }
+
+    /// The candidates that each run throttles, as bits.
+    fn runs(self, candidates: usize) -> Vec<u32> {
+        match self.of(candidates) {
+            Design::Sequential => {
+                let trial = |run: usize| if run % 2 == 1 { 1 << (run / 2) } else { 0 };
+                (0..=2 * candidates).map(trial).collect()
+            }
+            Design::LockIn => {
+                let patterns = PATTERNS.iter().take(candidates).enumerate();
+                let is_odd = |run: u32, pattern: u32| (run & pattern).count_ones() % 2;
+                let bits = |run: u32| {
+                    patterns
+                        .clone()
+                        .map(move |(i, p)| is_odd(run, *p) << i)
+                        .sum()
+                };
+                let forth: Vec<u32> = (0..1 << candidates).map(bits).collect();
+                let back = forth.iter().rev();
+                forth.iter().chain(back).copied().collect()
+            }
+        }
+    }
+}
+
 impl Candidate {
     /// A candidate that did `window` under `now`, and what the expense means for it. None where it
     /// moved nothing that could be taken away.
@@ -123,41 +184,52 @@ impl Experiment {
         candidates: Vec<Candidate>,
         trials: Trials,
     ) -> Experiment {
+        let runs = trials.design.runs(candidates.len());
+        // Of what all measurements of the sequential design have together, each run has its part.
+        let part = |of: u64| match trials.design.of(candidates.len()) {
+            Design::Sequential => of,
+            Design::LockIn => (of / runs.len() as u64) * (2 * candidates.len() as u64 + 1),
+        };
+        let trials = Trials {
+            samples: part(trials.samples),
+            window_max: Nanos(part(trials.window_max.0)),
+            ..trials
+        };
         Experiment {
             trials,
             victim,
             candidates,
-            without: Vec::new(),
-            with: Vec::new(),
+            runs,
+            delays: Vec::new(),
             settled_at: now,
             mark: None,
-            catching_up: None,
+            catching_up: Vec::new(),
         }
     }
 
-    /// The trial under way, if not the time between two.
-    fn trial(&self) -> Option<&Candidate> {
-        (self.without.len() > self.with.len()).then(|| self.candidates.get(self.with.len()))?
+    /// The candidates that a run throttles.
+    fn throttled(&self, run: u32) -> impl Iterator<Item = &Candidate> {
+        let each = self.candidates.iter().enumerate();
+        each.filter_map(move |(at, one)| (run >> at & 1 == 1).then_some(one))
     }
 
-    /// Puts the trial under way into what is wanted.
+    /// Puts the run under way into what is wanted.
     pub fn apply(&self, want: &mut [Want]) {
-        if let Some(candidate) = self.trial() {
+        let run = self.runs.get(self.delays.len()).copied().unwrap_or(0);
+        for candidate in self.throttled(run) {
             want[candidate.tenant] = candidate.trial.want();
         }
     }
 
-    /// One step; the verdict when all trials are done.
+    /// One step; the verdict when all runs are done.
     pub fn step(&mut self, now: Instant, seen: &[Seen]) -> Option<Verdict> {
         let victim = &seen[self.victim];
         if now < self.settled_at {
             return None;
         }
-        if let Some(candidate) = &mut self.catching_up {
-            if !candidate.is_done(now, seen) {
-                return None;
-            }
-            self.catching_up = None;
+        self.catching_up.retain_mut(|one| !one.is_done(now, seen));
+        if !self.catching_up.is_empty() {
+            return None;
         }
         let mark = self.mark.get_or_insert_with(|| Mark::new(now, victim));
         let window = mark.window(now, victim);
@@ -165,35 +237,85 @@ impl Experiment {
         if !enough && window.length < self.trials.window_max {
             return None;
         }
-        let delay = Delay::of(&window);
-        match self.trial().copied() {
-            Some(candidate) => {
-                self.with.push(delay);
-                self.catching_up = Some(CatchingUp {
-                    candidate,
-                    mark: Mark::new(now, &seen[candidate.tenant]),
-                    ends: now + self.trials.window_max,
-                });
-            }
-            None => self.without.push(delay),
-        }
+        let done = self.runs[self.delays.len()];
+        self.delays.push(Delay::of(&window));
+        let next = self.runs.get(self.delays.len()).copied();
+        let released = self.throttled(done & !next.unwrap_or(0));
+        self.catching_up = released
+            .map(|&candidate| CatchingUp {
+                candidate,
+                mark: Mark::new(now, &seen[candidate.tenant]),
+                ends: now + self.trials.window_max,
+            })
+            .collect();
         self.mark = None;
         self.settled_at = now + self.trials.settle;
-        (self.without.len() > self.candidates.len()).then(|| self.verdict())
+        next.is_none().then(|| self.verdict())
+    }
+
+    /// By which part of the victim's mean delay each candidate's trial helped, and whether that is
+    /// more than noise.
+    fn help(&self) -> Vec<(f64, bool)> {
+        match self.trials.design.of(self.candidates.len()) {
+            Design::Sequential => {
+                let around = self.delays.windows(3).step_by(2);
+                around.map(|d| d[1].against(d[0], d[2])).collect()
+            }
+            Design::LockIn => self.along_patterns(),
+        }
+    }
+
+    /// The same in lock-in: the runs with a candidate's throttle against those without.
+    fn along_patterns(&self) -> Vec<(f64, bool)> {
+        let n = self.delays.len() as f64;
+        let sum = |weight: &dyn Fn(u32) -> f64| -> f64 {
+            let all = self.runs.iter().zip(&self.delays);
+            all.map(|(&run, delay)| weight(run) * delay.mean_ns).sum()
+        };
+        let sign = |run: u32, at: usize| 1.0 - 2.0 * f64::from(run >> at & 1);
+        let each = 0..self.candidates.len();
+        let less_ns: Vec<f64> = each.map(|at| sum(&|run| sign(run, at)) * 2.0 / n).collect();
+        let squares: f64 = self.delays.iter().map(|one| one.error_ns.powi(2)).sum();
+        // Of a difference between two halves of the runs.
+        let error_ns = (squares / n).sqrt().max(self.repeated_ns()) * 2.0 / n.sqrt();
+        // Where nobody is throttled nobody's half of the difference is missing.
+        let without_ns = sum(&|_| 1.0 / n) + less_ns.iter().sum::<f64>() / 2.0;
+        let part = |less_ns: f64| match without_ns > 0.0 {
+            true => less_ns / without_ns,
+            false => 0.0,
+        };
+        let found = less_ns.into_iter();
+        found
+            .map(|less_ns| (part(less_ns), less_ns.abs() > SIGNIFICANT * error_ns))
+            .collect()
+    }
+
+    /// The standard error of one run of lock-in, from how much two runs with the same throttles
+    /// differ beside what a linear drift explains.
+    fn repeated_ns(&self) -> f64 {
+        let half = self.delays.len() / 2;
+        let (forth, back) = self.delays.split_at(half);
+        let differ_ns = back
+            .iter()
+            .rev()
+            .zip(forth)
+            .map(|(b, f)| b.mean_ns - f.mean_ns);
+        // Two runs in the middle are one apart, the first and the last are all but one.
+        let apart = (0..half).map(|at| (2 * (half - at) - 1) as f64);
+        let pairs: Vec<(f64, f64)> = apart.zip(differ_ns).collect();
+        let drift_ns = pairs.iter().map(|(apart, ns)| apart * ns).sum::<f64>()
+            / pairs.iter().map(|(apart, _)| apart * apart).sum::<f64>();
+        let left = pairs
+            .iter()
+            .map(|(apart, ns)| (ns - drift_ns * apart).powi(2));
+        // A difference has the noise of two runs; one pair's worth went into the drift.
+        (left.sum::<f64>() / (half - 1) as f64 / 2.0).sqrt()
     }
 
     fn verdict(&self) -> Verdict {
-        let trials = self.candidates.iter().zip(&self.with);
-        let found: Vec<(usize, f64, bool)> = trials
-            .zip(self.without.windows(2))
-            .map(|((candidate, with), around)| {
-                let (helped, is_sure) = with.against(around[0], around[1]);
-                (
-                    candidate.tenant,
-                    helped / candidate.paid.max(PAID_MIN),
-                    is_sure,
-                )
-            })
+        let tried = self.candidates.iter().zip(self.help());
+        let found: Vec<(usize, f64, bool)> = tried
+            .map(|(one, (helped, is_sure))| (one.tenant, helped / one.paid.max(PAID_MIN), is_sure))
             .collect();
         // Where the one that seems to have helped most is not sure, nobody is.
         let most = found.iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -265,6 +387,7 @@ mod tests {
         samples: 1000,
         window_max: Nanos::from_millis(500),
         settle: Nanos::from_millis(1),
+        design: Design::Sequential,
     };
     const MS: Nanos = Nanos::from_millis(1);
 
@@ -277,21 +400,26 @@ mod tests {
         }
     }
 
-    /// Runs an experiment on a victim whose mean delay is what `delay_ns` says while someone is
-    /// throttled.
-    fn run(delay_ns: impl Fn(Option<usize>, u64) -> f64, seed: u64) -> Verdict {
+    /// Runs an experiment on a victim whose mean delay is what `delay_ns` says of who is throttled,
+    /// by tenant from 1 on, and of the time.
+    fn run(
+        trials: Trials,
+        tried: usize,
+        delay_ns: impl Fn(&[bool], u64) -> f64,
+        seed: u64,
+    ) -> Verdict {
         let mut rng = Rng::with_seed(seed);
         let counter = LatencyCounter::default();
-        let mut seen = [Seen::default(), Seen::default(), Seen::default()];
-        let candidates = vec![candidate(1), candidate(2)];
-        let mut experiment = Experiment::new(Instant(0), 0, candidates, TRIALS);
+        let mut seen = vec![Seen::default(); tried + 1];
+        let candidates = (1..=tried).map(candidate).collect();
+        let mut experiment = Experiment::new(Instant(0), 0, candidates, trials);
         let mut now = Instant(0);
         for ms in 0.. {
-            let mut want = [Want::default(); 3];
+            let mut want = vec![Want::default(); tried + 1];
             experiment.apply(&mut want);
-            let throttled = (1..3).find(|&at| want[at] != Want::default());
+            let throttled: Vec<bool> = want.iter().map(|one| *one != Want::default()).collect();
             for _ in 0..200 {
-                let ns = -(1.0 - rng.f64()).ln() * delay_ns(throttled, ms);
+                let ns = -(1.0 - rng.f64()).ln() * delay_ns(&throttled, ms);
                 counter.add(Nanos(ns as u64), 1);
             }
             seen[0].latencies.clear();
@@ -304,40 +432,119 @@ mod tests {
         unreachable!("an experiment ends")
     }
 
+    fn with(design: Design) -> Trials {
+        Trials { design, ..TRIALS }
+    }
+
     #[test]
     fn the_one_who_helps_is_named() {
-        for seed in 0..20 {
-            let helps = |throttled, _| if throttled == Some(2) { 600.0 } else { 1000.0 };
-            let verdict = run(helps, seed);
-            assert_eq!(verdict.culprit, Some(2), "{verdict:?}");
-            assert!((verdict.helped[1].1 - 0.4).abs() < 0.15, "{verdict:?}");
+        for (design, tried) in [
+            (Design::Sequential, 2),
+            (Design::LockIn, 2),
+            (Design::LockIn, 3),
+        ] {
+            for seed in 0..20 {
+                let helps = |throttled: &[bool], _| if throttled[2] { 600.0 } else { 1000.0 };
+                let verdict = run(with(design), tried, helps, seed);
+                assert_eq!(verdict.culprit, Some(2), "{verdict:?}");
+                assert!((verdict.helped[1].1 - 0.4).abs() < 0.15, "{verdict:?}");
+            }
         }
     }
 
     #[test]
     fn a_placebo_names_nobody() {
-        let named = (0..200).filter(|&seed| run(|_, _| 1000.0, seed).culprit.is_some());
-        assert_eq!(named.count(), 0);
+        for design in [Design::Sequential, Design::LockIn] {
+            let named = |&seed: &u64| run(with(design), 3, |_, _| 1000.0, seed).culprit.is_some();
+            assert_eq!((0..200).filter(named).count(), 0, "{design:?}");
+        }
     }
 
     #[test]
     fn a_load_that_falls_meanwhile_is_not_taken_for_help() {
-        let falls = |_, ms| 2000.0 - 30.0 * ms as f64;
-        let named = (0..50).filter(|&seed| run(falls, seed).culprit.is_some());
-        assert!(named.count() <= 1);
+        let falls = |_: &[bool], ms| f64::max(2000.0 - 30.0 * ms as f64, 100.0);
+        for (design, tried) in [
+            (Design::Sequential, 2),
+            (Design::LockIn, 2),
+            (Design::LockIn, 3),
+        ] {
+            let named = |&seed: &u64| run(with(design), tried, falls, seed).culprit.is_some();
+            assert!((0..50).filter(named).count() <= 1, "{design:?} of {tried}");
+        }
+    }
+
+    #[test]
+    fn lock_in_is_sure_where_the_same_samples_in_turn_are_not() {
+        let helps = |throttled: &[bool], _| if throttled[1] { 720.0 } else { 1000.0 };
+        let [in_turn, at_once] = [Design::Sequential, Design::LockIn].map(|design| {
+            let named = |&seed: &u64| run(with(design), 3, helps, seed).culprit == Some(1);
+            (0..100).filter(named).count()
+        });
+        assert!(
+            in_turn < 50 && at_once > 90,
+            "{in_turn} and {at_once} of 100"
+        );
+    }
+
+    /// A write buffer overflows where both of two write and neither is throttled.
+    #[test]
+    fn what_two_do_together_is_not_put_on_a_third() {
+        for (design, seed) in (0..20).map(|seed| (Design::LockIn, seed)) {
+            let either = |throttled: &[bool], _| match throttled[1] || throttled[2] {
+                true => 500.0,
+                false => 1500.0,
+            };
+            let verdict = run(with(design), 3, either, seed);
+            assert!(matches!(verdict.culprit, Some(1 | 2)), "{verdict:?}");
+            assert!(verdict.helped[2].1.abs() < 0.2, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_tell_candidates_apart() {
+        for tried in [2, 3] {
+            let runs = Design::LockIn.runs(tried);
+            for throttled in 0..1 << tried {
+                let times = runs.iter().filter(|&&run| run == throttled).count();
+                assert_eq!(times, 2, "{throttled:b} in {runs:?}");
+            }
+            for at in 0..tried {
+                let sign = |run: u32| 1 - 2 * (run >> at & 1) as i32;
+                let drift = runs.iter().zip(0..).map(|(&run, at)| sign(run) * at);
+                assert_eq!(drift.sum::<i32>(), 0, "{at} in {runs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_or_many_candidates_are_tried_in_turn() {
+        for tried in [1, 4] {
+            let in_turn = Design::Sequential.runs(tried);
+            assert_eq!(Design::LockIn.runs(tried), in_turn);
+            assert_eq!(in_turn.len(), 2 * tried + 1);
+        }
+        assert_eq!(Design::Sequential.runs(2), [0, 0b01, 0, 0b10, 0]);
     }
 
     /// Both candidates do later what they may not do during their trial. It is the first that hurts
     /// the victim; but while the second catches up it hurts more than the first ever does.
     #[test]
     fn who_catches_up_after_its_trial_is_not_taken_for_the_culprit() {
+        for design in [Design::Sequential, Design::LockIn] {
+            let verdict = run_with_debts(design);
+            assert_eq!(verdict.culprit, Some(1), "{verdict:?}");
+            assert!(verdict.helped[1].1.abs() < 0.1, "{verdict:?}");
+        }
+    }
+
+    fn run_with_debts(design: Design) -> Verdict {
         let mut rng = Rng::with_seed(1);
         let counter = LatencyCounter::default();
         let mut seen = [Seen::default(), Seen::default(), Seen::default()];
         let candidates = vec![candidate(1), candidate(2)];
-        let mut experiment = Experiment::new(Instant(0), 0, candidates, TRIALS);
+        let mut experiment = Experiment::new(Instant(0), 0, candidates, with(design));
         let (mut now, mut owed) = (Instant(0), [0.0; 3]);
-        let verdict = loop {
+        loop {
             let mut want = [Want::default(); 3];
             experiment.apply(&mut want);
             let mut delay_ns = 1000.0;
@@ -364,9 +571,7 @@ mod tests {
             if let Some(verdict) = experiment.step(now, &seen) {
                 break verdict;
             }
-        };
-        assert_eq!(verdict.culprit, Some(1), "{verdict:?}");
-        assert!(verdict.helped[1].1.abs() < 0.1, "{verdict:?}");
+        }
     }
 
     #[test]

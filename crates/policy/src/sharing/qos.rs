@@ -24,7 +24,7 @@
 //! throttles.
 
 use crate::mechanism::contrast::Contrast;
-use crate::mechanism::interference::{Candidate, Experiment, Trials, Verdict};
+use crate::mechanism::interference::{Candidate, Design, Experiment, Trials, Verdict};
 use crate::mechanism::throttle::{Bounds, Throttle};
 use crate::mechanism::window::{self, Mark, Window};
 use crate::{Act, Decision, Policy, Seen, Want};
@@ -89,6 +89,8 @@ pub struct Params {
     pub window_max: Nanos,
     /// How often it is stepped.
     pub tick: Nanos,
+    /// In which design an experiment tries candidates.
+    pub design: Design,
 }
 
 impl Default for Params {
@@ -100,6 +102,7 @@ impl Default for Params {
             candidates: 3,
             window_max: Nanos::from_millis(500),
             tick: Nanos::from_millis(2),
+            design: Design::Sequential,
         }
     }
 }
@@ -571,6 +574,7 @@ impl Qos {
             samples,
             window_max: self.params.window_max,
             settle: self.params.tick,
+            design: self.params.design,
         };
         let experiment = Experiment::new(now, victim, candidates, trials);
         self.experiment = Some((experiment, windows));
