@@ -74,8 +74,8 @@ pub struct Experiment {
     trials: Trials,
     victim: usize,
     candidates: Vec<Candidate>,
-    /// The candidates that each run throttles, as bits.
-    runs: Vec<u32>,
+    /// Which of the candidates each run throttles.
+    runs: Vec<Vec<usize>>,
     /// The victim's mean delays in the runs that are done.
     delays: Vec<Delay>,
     settled_at: Instant,
@@ -131,25 +131,19 @@ impl Design {
         }
     }
 
-    /// The candidates that each run throttles, as bits.
-    fn runs(self, candidates: usize) -> Vec<u32> {
+    /// Which of so many candidates each run throttles.
+    fn runs(self, candidates: usize) -> Vec<Vec<usize>> {
         match self.of(candidates) {
             Design::Sequential => {
-                let trial = |run: usize| if run % 2 == 1 { 1 << (run / 2) } else { 0 };
-                (0..=2 * candidates).map(trial).collect()
+                let trial = |run: usize| (run % 2 == 1).then_some(run / 2);
+                let all = 0..=2 * candidates;
+                all.map(|run| trial(run).into_iter().collect()).collect()
             }
             Design::LockIn => {
-                let patterns = PATTERNS.iter().take(candidates).enumerate();
-                let is_odd = |run: u32, pattern: u32| (run & pattern).count_ones() % 2;
-                let bits = |run: u32| {
-                    patterns
-                        .clone()
-                        .map(move |(i, p)| is_odd(run, *p) << i)
-                        .sum()
-                };
-                let forth: Vec<u32> = (0..1 << candidates).map(bits).collect();
-                let back = forth.iter().rev();
-                forth.iter().chain(back).copied().collect()
+                let is_on = |run: u32, at: usize| (run & PATTERNS[at]).count_ones() % 2 == 1;
+                let run = |run| (0..candidates).filter(|&at| is_on(run, at)).collect();
+                let all = 0..1 << candidates;
+                all.clone().chain(all.rev()).map(run).collect()
             }
         }
     }
@@ -207,16 +201,15 @@ impl Experiment {
         }
     }
 
-    /// The candidates that a run throttles.
-    fn throttled(&self, run: u32) -> impl Iterator<Item = &Candidate> {
-        let each = self.candidates.iter().enumerate();
-        each.filter_map(move |(at, one)| (run >> at & 1 == 1).then_some(one))
+    /// The candidates that are throttled in the run under way.
+    fn throttled(&self) -> &[usize] {
+        self.runs.get(self.delays.len()).map_or(&[], Vec::as_slice)
     }
 
     /// Puts the run under way into what is wanted.
     pub fn apply(&self, want: &mut [Want]) {
-        let run = self.runs.get(self.delays.len()).copied().unwrap_or(0);
-        for candidate in self.throttled(run) {
+        for &at in self.throttled() {
+            let candidate = &self.candidates[at];
             want[candidate.tenant] = candidate.trial.want();
         }
     }
@@ -237,20 +230,18 @@ impl Experiment {
         if !enough && window.length < self.trials.window_max {
             return None;
         }
-        let done = self.runs[self.delays.len()];
+        let done = self.throttled().to_vec();
         self.delays.push(Delay::of(&window));
-        let next = self.runs.get(self.delays.len()).copied();
-        let released = self.throttled(done & !next.unwrap_or(0));
-        self.catching_up = released
-            .map(|&candidate| CatchingUp {
-                candidate,
-                mark: Mark::new(now, &seen[candidate.tenant]),
-                ends: now + self.trials.window_max,
-            })
-            .collect();
+        let released = done.iter().filter(|at| !self.throttled().contains(at));
+        let catches_up = |&at: &usize| CatchingUp {
+            candidate: self.candidates[at],
+            mark: Mark::new(now, &seen[self.candidates[at].tenant]),
+            ends: now + self.trials.window_max,
+        };
+        self.catching_up = released.map(catches_up).collect();
         self.mark = None;
         self.settled_at = now + self.trials.settle;
-        next.is_none().then(|| self.verdict())
+        (self.delays.len() == self.runs.len()).then(|| self.verdict())
     }
 
     /// By which part of the victim's mean delay each candidate's trial helped, and whether that is
@@ -268,18 +259,21 @@ impl Experiment {
     /// The same in lock-in: the runs with a candidate's throttle against those without.
     fn along_patterns(&self) -> Vec<(f64, bool)> {
         let n = self.delays.len() as f64;
-        let sum = |weight: &dyn Fn(u32) -> f64| -> f64 {
+        let mean_ns = self.delays.iter().map(|one| one.mean_ns).sum::<f64>() / n;
+        let less_ns = |at: usize| {
             let all = self.runs.iter().zip(&self.delays);
-            all.map(|(&run, delay)| weight(run) * delay.mean_ns).sum()
+            let sign = |run: &[usize]| if run.contains(&at) { -1.0 } else { 1.0 };
+            all.map(|(run, delay)| sign(run) * delay.mean_ns)
+                .sum::<f64>()
+                * 2.0
+                / n
         };
-        let sign = |run: u32, at: usize| 1.0 - 2.0 * f64::from(run >> at & 1);
-        let each = 0..self.candidates.len();
-        let less_ns: Vec<f64> = each.map(|at| sum(&|run| sign(run, at)) * 2.0 / n).collect();
+        let less_ns: Vec<f64> = (0..self.candidates.len()).map(less_ns).collect();
         let squares: f64 = self.delays.iter().map(|one| one.error_ns.powi(2)).sum();
         // Of a difference between two halves of the runs.
         let error_ns = (squares / n).sqrt().max(self.repeated_ns()) * 2.0 / n.sqrt();
-        // Where nobody is throttled nobody's half of the difference is missing.
-        let without_ns = sum(&|_| 1.0 / n) + less_ns.iter().sum::<f64>() / 2.0;
+        // On average each one's throttle helps half of the time.
+        let without_ns = mean_ns + less_ns.iter().sum::<f64>() / 2.0;
         let part = |less_ns: f64| match without_ns > 0.0 {
             true => less_ns / without_ns,
             false => 0.0,
@@ -504,13 +498,14 @@ mod tests {
     fn patterns_tell_candidates_apart() {
         for tried in [2, 3] {
             let runs = Design::LockIn.runs(tried);
-            for throttled in 0..1 << tried {
-                let times = runs.iter().filter(|&&run| run == throttled).count();
-                assert_eq!(times, 2, "{throttled:b} in {runs:?}");
+            for throttled in &runs {
+                let times = runs.iter().filter(|&run| run == throttled).count();
+                assert_eq!(times, 2, "{throttled:?} in {runs:?}");
             }
+            assert_eq!(runs.len(), 2 << tried);
             for at in 0..tried {
-                let sign = |run: u32| 1 - 2 * (run >> at & 1) as i32;
-                let drift = runs.iter().zip(0..).map(|(&run, at)| sign(run) * at);
+                let sign = |run: &[usize]| if run.contains(&at) { -1 } else { 1 };
+                let drift = runs.iter().zip(0..).map(|(run, time)| sign(run) * time);
                 assert_eq!(drift.sum::<i32>(), 0, "{at} in {runs:?}");
             }
         }
@@ -518,12 +513,13 @@ mod tests {
 
     #[test]
     fn one_or_many_candidates_are_tried_in_turn() {
-        for tried in [1, 4] {
+        for tried in [1, 4, 100] {
             let in_turn = Design::Sequential.runs(tried);
             assert_eq!(Design::LockIn.runs(tried), in_turn);
             assert_eq!(in_turn.len(), 2 * tried + 1);
         }
-        assert_eq!(Design::Sequential.runs(2), [0, 0b01, 0, 0b10, 0]);
+        let in_turn: [&[usize]; 5] = [&[], &[0], &[], &[1], &[]];
+        assert_eq!(Design::Sequential.runs(2), in_turn);
     }
 
     /// Both candidates do later what they may not do during their trial. It is the first that hurts
