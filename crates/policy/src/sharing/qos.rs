@@ -955,17 +955,30 @@ mod tests {
 
     #[test]
     fn the_small_tenant_that_does_the_harm_is_throttled_and_not_the_large_one() {
-        for mode in [Mode::Adaptive, Mode::Paper] {
+        let both = [Design::Sequential, Design::LockIn];
+        let modes = [Mode::Adaptive, Mode::Paper];
+        for (mode, design) in modes
+            .into_iter()
+            .flat_map(|mode| both.map(|design| (mode, design)))
+        {
             let mut plant = Plant::new(&[0.1, 0.5, 0.2], &[0.0, 100.0, 5000.0], 1);
             let mut qos = qos(&[Some(1500), None, None], mode);
+            qos.params.design = design;
             (0..1000).for_each(|_| plant.run(&mut qos));
-            assert_eq!(throttled(&qos), [false, false, true], "{mode:?}");
+            assert_eq!(
+                throttled(&qos),
+                [false, false, true],
+                "{mode:?}, {design:?}"
+            );
             let harm: f64 = (1..3).map(|at| plant.gets(at) * plant.hurts_ns[at]).sum();
             assert!(
                 plant.base_ns + harm <= 1500.0 * 1.02,
-                "{mode:?}: {harm} ns of harm"
+                "{mode:?}, {design:?}: {harm} ns of harm"
             );
-            assert!(plant.gets(2) > 0.02, "{mode:?}: not further than it takes");
+            assert!(
+                plant.gets(2) > 0.02,
+                "{mode:?}, {design:?}: not further than it takes"
+            );
         }
     }
 
