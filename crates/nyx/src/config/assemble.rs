@@ -101,6 +101,10 @@ fn policy(table: &Table) -> Policy {
         window_ms: table.count("window_ms") as u32,
         // Nothing at all would be no experiment.
         experiment_step: table.limit("experiment_step").unwrap_or(Limit::Share(0.04)),
+        trials: match table.text("trials") {
+            Some("at-once") => Design::LockIn,
+            _ => Design::Sequential,
+        },
         slack: percent("slack_percent"),
         candidates: table.count("candidates") as usize,
         unfairness: table.number("unfairness").unwrap_or(1.05),

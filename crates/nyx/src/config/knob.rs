@@ -418,6 +418,16 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Policy,
+        name: "trials",
+        kind: Kind::Choice(&["in-turn", "at-once"]),
+        fallback: Fallback::Is("in-turn"),
+        paper: "3.3",
+        doc: "How an experiment of qos tries its candidates: in-turn throttles one after another; \
+              at-once throttles each by a pattern of its own (lock-in), which tells small harm \
+              from noise better, withholds more, and takes longer where candidates catch up.",
+    },
+    Knob {
+        section: Section::Policy,
         name: "slack_percent",
         kind: Kind::Count {
             unit: "percent",

@@ -29,6 +29,7 @@ pub use load::{Loaded, Source};
 pub use nyx_store::{Eviction, Layout};
 
 use nyx_base::Bytes;
+use nyx_policy::mechanism::interference::Design;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -218,6 +219,8 @@ pub struct Policy {
     pub window_ms: u32,
     /// What an experiment takes from a candidate.
     pub experiment_step: Limit,
+    /// How an experiment tries its candidates.
+    pub trials: Design,
     /// The slack that is ample, in parts of a target.
     pub slack: f64,
     /// Candidates of an experiment.

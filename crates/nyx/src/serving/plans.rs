@@ -161,6 +161,7 @@ impl Planner<'_> {
             step_bytes_per_s: self.step_bytes_per_s(),
             slack_ample: policy.slack,
             candidates: policy.candidates,
+            design: policy.trials,
             window_max: self.window(),
             ..qos::Params::default()
         }
