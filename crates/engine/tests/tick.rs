@@ -81,7 +81,7 @@ fn few_are_read(policy: Box<dyn Policy>) {
     let mut controller = Controller::new(policy, TENANTS);
     let (mut now, mut reads, mut paused) = (Instant(1_000_000_000), 0, 0);
     for tick in 0..TICKS {
-        let period = controller.tick(now, &tenants);
+        let period = controller.tick(now, tenants.iter());
         let all: u64 = tenants.iter().map(|tenant| tenant.reads.get()).sum();
         let new = all - std::mem::replace(&mut reads, all);
         assert!(new <= READS_MOST, "{name}: {new} were read in tick {tick}");

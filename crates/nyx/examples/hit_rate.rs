@@ -10,7 +10,7 @@
 use clap::Parser;
 use nyx::Failure;
 use nyx::demo::stage::{Medium, Stage, modelled};
-use nyx_base::{DevicePs, Instant, Nanos, TenantId};
+use nyx_base::{DevicePs, Instant, Nanos};
 use nyx_media::Op;
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
@@ -78,12 +78,8 @@ fn measure(
     policy: Box<dyn Policy>,
 ) -> Result<Cell, Failure> {
     let load = Load {
-        tenant: TenantId(0),
-        keys: KEYS,
         asked: KEYS * asked,
-        value_bytes: VALUE_BYTES,
-        gets: 1.0,
-        batch: 32,
+        ..Load::uniform(KEYS, VALUE_BYTES, 1.0, 32)
     };
     let stage = Stage::new(Medium::Modelled(device), &[("L", load.clone())], 1)?;
     let mut worker = stage.worker(0);

@@ -377,11 +377,7 @@ const HEADS: [&str; 9] = [
 fn loads(args: &Args, pattern: Pattern) -> [(&'static str, Load); 2] {
     let load = |place: usize, value_bytes, gets| Load {
         tenant: TenantId(place as u16),
-        keys: KEYS,
-        asked: KEYS,
-        value_bytes,
-        gets,
-        batch: args.batch[place],
+        ..Load::uniform(KEYS, value_bytes, gets, args.batch[place])
     };
     let gets = if pattern.op == Op::Read { 1.0 } else { 0.0 };
     [

@@ -11,7 +11,7 @@
 use clap::Parser;
 use nyx::demo::stage::{Medium, Stage};
 use nyx::{Exit, Failure};
-use nyx_base::{DevicePs, Nanos, Rng, TenantId};
+use nyx_base::{DevicePs, Nanos, Rng};
 use nyx_engine::{Binding, Outcome, Session, Worker};
 use nyx_gate::CostTable;
 use nyx_gate::cost::STEPS;
@@ -54,14 +54,7 @@ fn cpu() -> Nanos {
 
 fn load(value_bytes: usize) -> Load {
     let keys = (VALUES_BYTES / value_bytes as u64).min(KEYS_MAX);
-    Load {
-        tenant: TenantId(0),
-        keys,
-        asked: keys,
-        value_bytes,
-        gets: 1.0,
-        batch: BATCH,
-    }
+    Load::uniform(keys, value_bytes, 1.0, BATCH)
 }
 
 type Key = [u8; 16];
