@@ -1,6 +1,9 @@
 //! The real binary told by SIGHUP to read its configuration again: policies change under an open
 //! connection, and what cannot change or cannot be kept changes nothing.
 
+mod rig;
+
+use rig::number;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -154,13 +157,6 @@ fn what_cannot_be_kept_or_changed_leaves_everything_as_it_was() {
     server.reload("share", "min = \"40%\"");
     let told = server.outcome();
     assert!(told.contains("the same"), "{told}");
-}
-
-/// Between these words of a message stands a number.
-fn number(told: &str, before: &str, after: &str) -> f64 {
-    let (_, rest) = told.split_once(before).expect(before);
-    let (number, _) = rest.split_once(after).expect(after);
-    number.trim().parse().expect("a number")
 }
 
 /// A target that only just can be kept on the idle device is taken over while nobody does anything,
