@@ -16,6 +16,7 @@ use clap::{Parser, ValueEnum};
 use nyx::{Exit, Failure};
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -499,7 +500,22 @@ fn row(cell: Cell, run: &Run) -> String {
     text
 }
 
+/// Keeps the processors from sleeping as long as the file lives, if this user may. A virtual
+/// processor that sleeps is given to others, and waking it takes up to milliseconds: on a quiet
+/// machine that would be the tail that is measured.
+fn keep_awake() -> std::io::Result<File> {
+    let mut file = File::options().write(true).open("/dev/cpu_dma_latency")?;
+    // The latency that is borne, in microseconds: none. (Zero is zero in any byte order.)
+    file.write_all(&[0; 4])?;
+    Ok(file)
+}
+
 fn run(args: &Args) -> Result<(), Failure> {
+    let awake = keep_awake();
+    match &awake {
+        Ok(_) => println!("processors are kept awake (/dev/cpu_dma_latency)"),
+        Err(why) => println!("processors may sleep: /dev/cpu_dma_latency: {why}"),
+    }
     let nyx = args.nyx.clone().map_or_else(build, Ok)?;
     let dir = tempfile::tempdir().map_err(|error| failed("a directory", error))?;
     let mut cells = vec![(Cell::Alone, Vec::new())];

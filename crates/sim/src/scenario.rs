@@ -10,7 +10,9 @@ use crate::client::{Client, Done, Load};
 use crate::clock::VirtualClock;
 use crate::emulated::Disturbance;
 use crate::modelled::Modelled;
-use nyx_base::{DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId};
+use nyx_base::{
+    Bytes, DevicePs, Instant, Latencies, Nanos, Now, Rng, TenantId, UnixSeconds, WorkerId,
+};
 use nyx_engine::{Engine, EngineConfig, EngineError, Tenant, TenantConfig, Worker};
 use nyx_gate::{Device, Usage};
 use nyx_media::model::Params;
@@ -223,6 +225,19 @@ pub enum ScenarioError {
     /// The medium cannot be had.
     #[error("scenario's medium: {0}")]
     Media(#[from] MediaError),
+    /// The values are more than the machine holds.
+    #[error(
+        "the tenants' values take {}, and this machine has {} of memory: fewer keys, or \
+         run.detail = \"device\", which keeps no values",
+        Bytes(*.asked_bytes),
+        Bytes(*.machine_bytes)
+    )]
+    Memory {
+        /// What the tenants ask for.
+        asked_bytes: u64,
+        /// What there is in all.
+        machine_bytes: u64,
+    },
     /// The engine refused.
     #[error("scenario's engine: {0}")]
     Engine(#[from] EngineError),
@@ -295,6 +310,19 @@ impl Caller {
     }
 }
 
+/// As many bytes of values, unless they would have the process killed instead of refused.
+fn affordable(asked_bytes: u64) -> Result<u64, ScenarioError> {
+    let system = rustix::system::sysinfo();
+    let machine_bytes = system.totalram as u64 * u64::from(system.mem_unit);
+    match asked_bytes <= machine_bytes {
+        true => Ok(asked_bytes),
+        false => Err(ScenarioError::Memory {
+            asked_bytes,
+            machine_bytes,
+        }),
+    }
+}
+
 impl Scenario {
     /// Runs it.
     pub fn run(mut self) -> Result<Outcome, ScenarioError> {
@@ -354,7 +382,7 @@ impl Scenario {
             part.load.tenant(&part.name, workers.unwrap_or_else(own))
         };
         let tenants: Vec<TenantConfig> = self.tenants().into_iter().map(tenant).collect();
-        let medium = Mapped::anonymous(tenants.iter().map(|tenant| tenant.size.0).sum())?;
+        let medium = Mapped::anonymous(affordable(tenants.iter().map(|t| t.size.0).sum())?)?;
         let media = Arc::new(emulate(medium, self.device.params.clone()));
         let device = Device {
             name: "sim".into(),
