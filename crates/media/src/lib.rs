@@ -10,6 +10,7 @@
 //! * [`clock`]: the machine's clock.
 //! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
 //! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
+//! * [`pmem`]: words of persistent memory for indexes that live on it, and what a crash may leave.
 //! * [`dram`]: reserved anonymous memory for indexes and keys; not the device, so never metered.
 
 pub mod clock;
@@ -21,6 +22,7 @@ mod header;
 pub mod mapped;
 mod mapping;
 pub mod model;
+pub mod pmem;
 pub mod prim;
 pub mod profile;
 
@@ -30,6 +32,7 @@ pub use emulate::Emulated;
 pub use error::MediaError;
 pub use front::Front;
 pub use mapped::{Durability, Mapped, Origin};
+pub use pmem::Pmem;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

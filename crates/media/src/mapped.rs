@@ -247,9 +247,15 @@ impl Mapped {
         }
     }
 
+    /// Its copies and flushes.
+    #[inline]
+    pub(crate) fn prim(&self) -> Prim {
+        self.prim
+    }
+
     /// The address of `at`, after checking that `len` bytes from there are inside.
     #[inline]
-    fn at(&self, at: u64, len: u64) -> *mut u8 {
+    pub(crate) fn at(&self, at: u64, len: u64) -> *mut u8 {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(
             inside,

@@ -21,6 +21,8 @@ mod arch;
 mod arch;
 mod portable;
 
+#[cfg(not(loom))]
+pub use arch::store_word;
 pub use arch::{prefetch, prefetch_write};
 
 /// The size of a cache line in bytes.

@@ -4,7 +4,7 @@
 //! instead of losing data.
 
 use super::{CopyLevel, FlushLevel, LINE_BYTES, portable};
-use std::sync::atomic::{Ordering, fence as atomic_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence as atomic_fence};
 
 pub(super) fn copy_level() -> CopyLevel {
     CopyLevel::Portable
@@ -34,6 +34,13 @@ pub(super) unsafe fn copy_lines_nt(_: CopyLevel, into: *mut u8, from: *const u8,
 ///
 /// None needed; the signature follows the processors that do flush.
 pub(super) unsafe fn flush_lines(_: FlushLevel, _: *const u8, _: usize) {}
+
+/// Stores a word in one piece, as a release store that the compiler keeps in its place.
+#[inline]
+pub fn store_word(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Release);
+    compiler_fence(Ordering::SeqCst);
+}
 
 pub(super) fn fence() {
     atomic_fence(Ordering::SeqCst);

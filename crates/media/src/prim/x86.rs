@@ -7,6 +7,7 @@
 use super::{CopyLevel, FlushLevel, LINE_BYTES, PREFETCH_LINES_MAX, portable};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence};
+use std::sync::atomic::AtomicU64;
 
 pub(super) fn copy_level() -> CopyLevel {
     if std::is_x86_feature_detected!("avx512f") {
@@ -338,6 +339,22 @@ pub(super) unsafe fn flush_lines(level: FlushLevel, at: *const u8, lines: usize)
                 }
             }
         }
+    }
+}
+
+/// Stores a word in one piece. A release store, as every store of this processor is, that the
+/// compiler neither drops, nor merges with another, nor moves across another: what is made durable
+/// in the order of the program must be stored in that order.
+#[inline]
+pub fn store_word(word: &AtomicU64, value: u64) {
+    // SAFETY: the reference is to eight aligned bytes; to the other threads the store is what an
+    // atomic one would be.
+    unsafe {
+        asm!(
+            "mov qword ptr [{at}], {value}",
+            at = in(reg) word.as_ptr(), value = in(reg) value,
+            options(nostack, preserves_flags)
+        );
     }
 }
 
