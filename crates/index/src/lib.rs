@@ -5,12 +5,19 @@
 //! (growth touches memory that was reserved before) and frees nothing: what a reader may still look
 //! at is its caller's business.
 //!
+//! * [`heap`]: blocks of persistent memory, for the indexes that live there.
+//! * [`fast_fair`]: a B+tree on persistent memory that is whole at any moment.
+//! * [`eras`]: when memory that was freed may be used again.
 //! * [`hash`]: the table of cache-line buckets in DRAM that every tenant has (NyxCache section 3.5
 //!   keeps the index of its Pelikan store in DRAM).
 
+pub mod eras;
+pub mod fast_fair;
 pub mod hash;
+pub mod heap;
 mod sync;
 
+pub use eras::Eras;
 pub use hash::{Full, Guard, Hash, HashShape, Slot};
 
 /// Where an item lies, in units of 8 bytes. Only the item's keeper knows in what.

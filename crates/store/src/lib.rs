@@ -12,7 +12,6 @@
 mod change;
 mod chunks;
 mod config;
-mod eras;
 mod evict;
 mod figures;
 mod ghost;
@@ -31,8 +30,8 @@ mod writer;
 
 pub use change::Invalidation;
 pub use config::{Eviction, Layout, StoreConfig, StoreError};
-pub use eras::Eras;
 pub use item::Item;
+pub use nyx_index::Eras;
 pub use request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
     Value,

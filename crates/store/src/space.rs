@@ -14,9 +14,9 @@
 //! (`Draining`), the limbo list (`Limbo`).
 
 use crate::chunks::{CHUNK_BYTES, Chunks};
-use crate::eras::Eras;
 use crate::items::Items;
 use crate::segment::{NONE, Queue, SegmentState};
+use nyx_index::Eras;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -14,7 +14,6 @@
 //! is over. The memory in use is at most `size`, at every moment.
 
 use crate::config::{StoreConfig, StoreError};
-use crate::eras::Eras;
 use crate::ghost::Ghost;
 use crate::header::{Header, State};
 use crate::item::Item;
@@ -27,6 +26,7 @@ use crate::space::{Space, Taker};
 use crate::writer::{Appended, Lot, Writer};
 use nyx_base::{CachePadded, UnixSeconds, WorkerId};
 use nyx_gate::Lane;
+use nyx_index::Eras;
 use nyx_index::{Full, Guard, Hash, Index, Place, Slot};
 use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,

@@ -68,12 +68,12 @@ impl Eras {
 
     /// Ends the era: what was unlinked before this call may be used again once [`Eras::is_over`]
     /// says so of the era returned.
-    pub(crate) fn retire(&self) -> u64 {
+    pub fn retire(&self) -> u64 {
         self.era.fetch_add(1, SeqCst)
     }
 
     /// Whether no worker can still look at what was retired in `era`.
-    pub(crate) fn is_over(&self, era: u64) -> bool {
+    pub fn is_over(&self, era: u64) -> bool {
         fence(SeqCst);
         self.workers.iter().all(|slot| {
             let entered = slot.load(SeqCst);

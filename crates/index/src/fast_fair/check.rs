@@ -1,0 +1,185 @@
+//! What must hold of a tree, and where its nodes are: for sweeps after a restart, for inspection,
+//! for tests.
+
+use super::FastFair;
+use super::node::{END, Node};
+use crate::heap::{Damage, Sweep};
+use nyx_media::Pmem;
+use std::collections::BTreeSet;
+
+/// Why a tree cannot be right. The image it lies in is damaged: nothing that Nyx does, and no
+/// crash, leaves one like that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsound {
+    /// An address where no node can be.
+    #[error("address {at} cannot be that of a node")]
+    NoNode {
+        /// Which.
+        at: u64,
+    },
+    /// A child that is not one level below its parent.
+    #[error("the node at {at} is on another level than its place in the tree")]
+    Level {
+        /// Which.
+        at: u64,
+    },
+    /// Going right or down does not end.
+    #[error("the tree leads in circles")]
+    Endless,
+    /// Keys out of order, or at or above the fence of the node or below that of its left sibling.
+    #[error("slot {slot} of the node at {at} has key {key}, which does not belong there")]
+    Key {
+        /// Which node.
+        at: u64,
+        /// Which slot.
+        slot: usize,
+        /// Its key.
+        key: u64,
+    },
+    /// A fence below that of the left sibling, or one without a right sibling.
+    #[error("the node at {at} ends at {fence}, which is before it begins or leads nowhere")]
+    Fence {
+        /// Which node.
+        at: u64,
+        /// Its fence.
+        fence: u64,
+    },
+    /// A node that the heap knows otherwise.
+    #[error(transparent)]
+    Block(#[from] Damage),
+}
+
+/// What a full check counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Entries in leaves.
+    pub entries: u64,
+    /// Nodes of all levels.
+    pub nodes: u64,
+    /// Levels.
+    pub levels: u32,
+    /// Nodes without keys of their own, which a crash left in the chain.
+    pub empty: u64,
+    /// Nodes without an entry in the level above: reached by going right.
+    pub unlinked: u64,
+    /// Entries that a crash left in two slots.
+    pub leftovers: u64,
+}
+
+impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
+    /// Names every node to a sweep. May run while the tree is used.
+    pub fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
+        let mut nodes = 0;
+        let mut first = self.root_node()?;
+        loop {
+            let mut node = first;
+            // A node that is marked twice is an error, so that this ends.
+            loop {
+                sweep.mark(node.at, Self::CLASS)?;
+                nodes += 1;
+                match node.sibling() {
+                    0 => break,
+                    next => node = self.node(next)?,
+                }
+            }
+            if first.level() == 0 {
+                return Ok(nodes);
+            }
+            first = self.child(first.leftmost(), first.level())?;
+        }
+    }
+
+    /// Looks at everything. Nobody writes meanwhile.
+    pub fn check(&self) -> Result<Census, Unsound> {
+        let mut census = Census::default();
+        let mut first = self.root_node()?;
+        census.levels = u32::from(first.level()) + 1;
+        // The level above names these; it names no right sibling of the root.
+        let mut named = BTreeSet::from([first.at]);
+        loop {
+            let mut children = BTreeSet::from([first.leftmost()]);
+            self.check_level(first, |node, is_empty| {
+                census.nodes += 1;
+                if is_empty {
+                    census.empty += 1;
+                    return;
+                }
+                census.leftovers += node.leftovers();
+                census.unlinked += u64::from(!named.contains(&node.at));
+                let fence = node.fence_key();
+                let held = (0..SLOTS).filter_map(|slot| node.entry(slot));
+                let held = held.filter(|&(key, _)| key < fence);
+                if node.level() == 0 {
+                    census.entries += held.count() as u64;
+                } else {
+                    children.insert(node.leftmost());
+                    children.extend(held.map(|(_, child)| child));
+                }
+            })?;
+            if first.level() == 0 {
+                return Ok(census);
+            }
+            for &child in &children {
+                self.child(child, first.level())?;
+            }
+            named = children;
+            first = self.node(first.leftmost())?;
+        }
+    }
+
+    /// Calls `see` with each node of a level, and whether it is an empty stretch of the chain.
+    fn check_level(
+        &self,
+        first: Node<'_, P>,
+        mut see: impl FnMut(Node<'_, P>, bool),
+    ) -> Result<(), Unsound> {
+        let (mut node, mut low) = (first, 0);
+        let mut steps = self.steps();
+        loop {
+            if node.level() != first.level() {
+                return Err(Unsound::Level { at: node.at });
+            }
+            self.check_node(node, low)?;
+            see(node, node.fence_key() == low);
+            low = node.fence_key();
+            if node.sibling() == 0 {
+                return Ok(());
+            }
+            node = steps.to(self.node(node.sibling())?)?;
+        }
+    }
+
+    fn check_node(&self, node: Node<'_, P>, low: u64) -> Result<(), Unsound> {
+        let (at, fence) = (node.at, node.fence_key());
+        if fence < low || (fence < END && node.sibling() == 0) {
+            return Err(Unsound::Fence { at, fence });
+        }
+        let (mut last, mut ended) = (None, false);
+        for slot in 0..SLOTS {
+            let key = node.key(slot);
+            ended |= key >= fence;
+            // In an empty stretch of the chain everything is the left neighbour's still.
+            let is_below = key < low && fence > low;
+            let is_bad = match ended {
+                true => key < fence,
+                false => is_below || last.is_some_and(|last| key < last),
+            };
+            if is_bad {
+                return Err(Unsound::Key { at, slot, key });
+            }
+            last = Some(key);
+        }
+        Ok(())
+    }
+}
+
+impl<P: Pmem> Node<'_, P> {
+    /// Slots whose entry is in the next as well.
+    fn leftovers(&self) -> u64 {
+        let fence = self.fence_key();
+        let is_leftover =
+            |&slot: &usize| self.key(slot) < fence && self.key(slot) == self.key(slot + 1);
+        (0..self.slots()).filter(is_leftover).count() as u64
+    }
+}

@@ -1,0 +1,188 @@
+//! After a restart: which blocks are in use. Whoever owns the heap's roots names every block that
+//! is reachable; all others of the past are free.
+//!
+//! A sweep may run while the heap is used. Blocks linked since the heap was opened are new ones,
+//! about which the sweep has nothing to find out; old ones that are freed meanwhile are taken off
+//! at its end, whether it saw them or not. What must not happen is that an old block moves from
+//! where the sweep has yet to look to where it has already looked: indexes split to the right, and
+//! sweeps go to the right.
+
+use super::{Class, Heap};
+use crate::sync::Ordering::Release;
+use crate::sync::lock;
+use nyx_media::Pmem;
+
+/// A reference that cannot be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// There is no block, or one of another size.
+    #[error("address {at} is not that of a block of {} bytes", .class.bytes())]
+    NoBlock {
+        /// Where it points.
+        at: u64,
+        /// What it should be.
+        class: Class,
+    },
+    /// Two references to one block.
+    #[error("the block at {at} is referred to twice")]
+    Twice {
+        /// Which.
+        at: u64,
+    },
+}
+
+/// What a sweep found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Old blocks that are in use.
+    pub used_blocks: u64,
+    /// And their bytes.
+    pub used_bytes: u64,
+    /// Old blocks that are free.
+    pub free_blocks: u64,
+    /// Old chunks of which nothing was in use.
+    pub empty_chunks: u64,
+}
+
+/// See the module. Marks may be made in any order; see [`Sweep::finish`].
+#[derive(Debug)]
+pub struct Sweep<'h, P> {
+    heap: &'h Heap<P>,
+    /// One bit per block of each old chunk, made when the first is found.
+    used: Vec<Option<Box<[u64]>>>,
+    old: Box<[u64]>,
+    /// The era in which the last mark was made.
+    sealed: Option<u64>,
+}
+
+impl<P: Pmem> Heap<P> {
+    /// Begins to find out which blocks of the past are in use. One at a time.
+    pub fn sweep(&self) -> Sweep<'_, P> {
+        Sweep {
+            heap: self,
+            used: vec![None; self.layout.chunk_count as usize],
+            old: lock(&self.old).chunks.clone(),
+            sealed: None,
+        }
+    }
+}
+
+impl<P: Pmem> Sweep<'_, P> {
+    /// Says that there is a block of `class` in use at `at`.
+    pub fn mark(&mut self, at: u64, class: Class) -> Result<(), Damage> {
+        if self.heap.class_of(at) != Some(class) {
+            return Err(Damage::NoBlock { at, class });
+        }
+        let (chunk, offset) = self.heap.layout.place(at).expect("it has a class");
+        if !self.is_old(chunk) {
+            return Ok(());
+        }
+        let bit = offset / class.bytes();
+        let words = self.words(class);
+        let used = self.used[chunk as usize].get_or_insert_with(|| vec![0; words].into());
+        let word = &mut used[bit as usize / 64];
+        let mask = 1 << (bit % 64);
+        if *word & mask != 0 {
+            return Err(Damage::Twice { at });
+        }
+        *word |= mask;
+        Ok(())
+    }
+
+    fn is_old(&self, chunk: u32) -> bool {
+        self.old[chunk as usize / 64] & (1 << (chunk % 64)) != 0
+    }
+
+    /// Words of a bitmap of one chunk.
+    fn words(&self, class: Class) -> usize {
+        (self.heap.layout.chunk_bytes / class.bytes()).div_ceil(64) as usize
+    }
+
+    /// Frees all that was not named, once no worker is at what it was at when the last was: a block
+    /// that was unlinked before it could be named has then been retired. Until then the sweep comes
+    /// back, to be finished later; nothing may be marked any more.
+    pub fn finish(mut self) -> Result<Swept, Self> {
+        let sealed = *self.sealed.get_or_insert_with(|| self.heap.eras.retire());
+        if !self.heap.eras.is_over(sealed) {
+            return Err(self);
+        }
+        let mut old = lock(&self.heap.old);
+        if self.heap.is_swept() {
+            // By another sweep, or there was nothing old.
+            return Ok(Swept::default());
+        }
+        self.spare_limbo();
+        for at in std::mem::take(&mut old.freed) {
+            self.set(at, false);
+        }
+        let mut swept = Swept::default();
+        for chunk in 0..self.heap.layout.chunk_count {
+            if self.is_old(chunk) {
+                let used = self.used[chunk as usize].take();
+                self.settle(chunk, used, &mut swept);
+            }
+        }
+        old.chunks.fill(0);
+        self.heap.swept.store(1, Release);
+        Ok(swept)
+    }
+
+    /// What waits in limbo becomes free when its era is over, and not twice.
+    fn spare_limbo(&mut self) {
+        let heap = self.heap;
+        for hand in &heap.workers {
+            for &(_, at) in &lock(hand).limbo {
+                self.set(at, true);
+            }
+        }
+    }
+
+    /// Says whether an old block is in use.
+    fn set(&mut self, at: u64, in_use: bool) {
+        let (Some(class), Some((chunk, offset))) =
+            (self.heap.class_of(at), self.heap.layout.place(at))
+        else {
+            return;
+        };
+        if !self.is_old(chunk) {
+            return;
+        }
+        let words = self.words(class);
+        let used = self.used[chunk as usize].get_or_insert_with(|| vec![0; words].into());
+        let bit = offset / class.bytes();
+        let mask = 1 << (bit % 64);
+        match in_use {
+            true => used[bit as usize / 64] |= mask,
+            false => used[bit as usize / 64] &= !mask,
+        }
+    }
+
+    /// Puts the free blocks of a chunk, or the chunk, where they are found.
+    fn settle(&self, chunk: u32, used: Option<Box<[u64]>>, swept: &mut Swept) {
+        let heap = self.heap;
+        let class = heap.layout.class(&heap.pm, chunk);
+        let class = class.ok().flatten().expect("an old chunk has a size");
+        let in_use: u64 = used
+            .iter()
+            .flatten()
+            .map(|word| u64::from(word.count_ones()))
+            .sum();
+        let blocks = heap.layout.chunk_bytes / class.bytes();
+        swept.used_blocks += in_use;
+        swept.used_bytes += in_use * class.bytes();
+        swept.free_blocks += blocks - in_use;
+        match used.filter(|_| in_use > 0) {
+            None => {
+                swept.empty_chunks += 1;
+                heap.layout.set_class(&heap.pm, chunk, None);
+                lock(&heap.chunks).empty.push(chunk);
+            }
+            Some(used) if in_use < blocks => {
+                let mut shelf = lock(&heap.classes[class.0 as usize]);
+                shelf.partly.push((chunk, used));
+            }
+            Some(_) => {}
+        }
+    }
+}
