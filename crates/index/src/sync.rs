@@ -20,7 +20,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Waits a little for another thread that does bounded work; after some turns it lets the operating
 /// system run that thread, since it may have been preempted.
 pub(crate) struct Wait {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     backoff: crossbeam_utils::Backoff,
 }
 
@@ -28,7 +28,7 @@ impl Wait {
     #[inline]
     pub(crate) fn new() -> Wait {
         Wait {
-            #[cfg(not(loom))]
+            #[cfg(not(any(loom, shuttle)))]
             backoff: crossbeam_utils::Backoff::new(),
         }
     }
@@ -37,7 +37,9 @@ impl Wait {
     pub(crate) fn turn(&mut self) {
         #[cfg(loom)]
         loom::thread::yield_now();
-        #[cfg(not(loom))]
+        #[cfg(shuttle)]
+        shuttle::thread::yield_now();
+        #[cfg(not(any(loom, shuttle)))]
         self.backoff.snooze();
     }
 }

@@ -70,6 +70,7 @@ pub struct Mapped {
     nt_from_bytes: usize,
     kind: Kind,
     durability: Durability,
+    flushes: bool,
     failed_syncs: AtomicU64,
     mapping: Mapping,
     file: Option<DataFile>,
@@ -156,6 +157,7 @@ impl Mapped {
             nt_from_bytes,
             kind,
             durability,
+            flushes: kind == Kind::Dax,
             failed_syncs,
             mapping,
             file,
@@ -166,6 +168,18 @@ impl Mapped {
     /// kinds.
     pub fn with_durability(self, durability: Durability) -> Mapped {
         Mapped { durability, ..self }
+    }
+
+    /// Chooses whether [`crate::Pmem::flush`] writes cache lines back. On persistent memory it
+    /// must, unless the machine flushes its caches when the power fails (eADR); elsewhere it need
+    /// not, unless what that costs is to be measured.
+    pub fn with_flushes(self, flushes: bool) -> Mapped {
+        Mapped { flushes, ..self }
+    }
+
+    /// Whether cache lines are written back.
+    pub(crate) fn flushes(&self) -> bool {
+        self.flushes
     }
 
     /// What its bytes are.
@@ -245,6 +259,12 @@ impl Mapped {
             // SAFETY: inside the mapping; an atomic that changes nothing disturbs no other user.
             unsafe { AtomicU8::from_ptr(byte).fetch_or(0, Relaxed) };
         }
+    }
+
+    /// Where its bytes begin.
+    #[inline]
+    pub(crate) fn base(&self) -> *const u8 {
+        self.base.as_ptr()
     }
 
     /// Its copies and flushes.

@@ -26,7 +26,9 @@ pub use crate::prim::LINE_BYTES;
 
 #[cfg(loom)]
 pub use loom::sync::atomic::AtomicU64 as Word;
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::AtomicU64 as Word;
+#[cfg(not(any(loom, shuttle)))]
 pub use std::sync::atomic::AtomicU64 as Word;
 
 /// The size of a word in bytes.

@@ -339,10 +339,10 @@ fn a_kill_and_a_power_failure_after_it_lose_nothing_either() {
 /// The sites of this room that act while trees are used.
 fn sites() -> BTreeSet<(Act, Site)> {
     let mut all = BTreeSet::new();
-    for acts in (1..400).step_by(7) {
+    for acts in (1..300).step_by(9) {
         let recorder = fresh();
         let mut promise = Promise::new();
-        for life in &two_lives(1, acts, [60, 8]) {
+        for life in &two_lives(1, acts, [40, 8]) {
             promise.live(&recorder, life).expect("no fault");
         }
         all.extend(recorder.sites().into_keys());
@@ -367,8 +367,8 @@ fn is_found(mutation: Mutation) -> bool {
         let recorder = fresh().with_mutation(mutation);
         explore(&recorder, lives, depth).is_err()
     };
-    (0..4).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))
-        || (0..300).any(|acts| found(&two_lives(1 + acts % 2, acts, [30, 3])))
+    (0..2).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))
+        || (0..200).any(|acts| found(&two_lives(1 + acts % 2, acts, [20, 2])))
 }
 
 #[test]

@@ -35,9 +35,11 @@ mod check;
 mod node;
 mod scan;
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod crash;
 #[cfg(test)]
+mod interleavings;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use crate::heap::{Class, Full, Heap};

@@ -148,6 +148,12 @@ impl<'p, P: Pmem> Node<'p, P> {
         &self.words[..HEADER]
     }
 
+    /// All slots, as key and value.
+    #[inline]
+    fn pairs(&self) -> &'p [[Word; 2]] {
+        self.words[HEADER..].as_chunks().0
+    }
+
     fn slot(&self, slot: usize) -> &'p [Word] {
         &self.words[HEADER + 2 * slot..][..2]
     }
@@ -203,14 +209,16 @@ impl<P: Pmem> Node<'_, P> {
         if mode == Some(Mode::Left) {
             return (0..slots).rev().find_map(|slot| self.is_it(slot, key));
         }
-        for slot in 0..slots {
-            let at = self.key(slot);
-            if at == key {
-                if let Some(value) = self.is_it(slot, key) {
-                    return Some(value);
-                }
-            } else if at > key {
+        for (slot, pair) in self.pairs().iter().enumerate() {
+            let at = pair[0].load(Acquire);
+            if at < key {
+                continue;
+            }
+            if at > key {
                 return None;
+            }
+            if let Some(value) = self.is_it(slot, key) {
+                return Some(value);
             }
         }
         None
@@ -225,22 +233,21 @@ impl<P: Pmem> Node<'_, P> {
     /// The child of an inner node that `key` (below the fence) leads to: that of the greatest key
     /// not above it, or one to its left. Also that greatest key; 0 for the leftmost child.
     pub(super) fn child(&self, key: u64, mode: Option<Mode>) -> (u64, u64) {
-        let leftmost = (0, self.leftmost());
         if mode == Some(Mode::Left) {
-            let entries = (0..self.slots()).rev().filter_map(|slot| self.entry(slot));
-            return entries
-                .into_iter()
-                .find(|&(at, _)| at <= key)
-                .unwrap_or(leftmost);
+            let mut entries = (0..self.slots()).rev().filter_map(|slot| self.entry(slot));
+            let entry = entries.find(|&(at, _)| at <= key);
+            return entry.unwrap_or((0, self.leftmost()));
         }
-        let mut found = leftmost;
-        for slot in 0..self.slots() {
-            if self.key(slot) > key {
-                break;
+        let keys = self.pairs().iter().map(|pair| pair[0].load(Acquire));
+        let mut slot = keys.take_while(|&at| at <= key).count();
+        // The last of them holds, unless it has just moved on; then one to its left does.
+        while slot > 0 {
+            slot -= 1;
+            if let Some(entry) = self.entry(slot).filter(|&(at, _)| at <= key) {
+                return entry;
             }
-            found = self.entry(slot).unwrap_or(found);
         }
-        found
+        (0, self.leftmost())
     }
 
     /// Puts the entries with keys from `from` to below the fence into `into`, in order, and tells
@@ -248,6 +255,10 @@ impl<P: Pmem> Node<'_, P> {
     pub(super) fn collect(&self, from: u64, mode: Option<Mode>, into: &mut Vec<(u64, u64)>) -> u64 {
         let fence = self.fence_key();
         into.clear();
+        if mode.is_none() {
+            self.collect_still(from, fence, into);
+            return fence;
+        }
         let mut push = |slot| {
             let entry = self.entry(slot);
             let entry = entry.filter(|&(key, _)| key >= from && key < fence);
@@ -263,6 +274,24 @@ impl<P: Pmem> Node<'_, P> {
             into.reverse();
         }
         fence
+    }
+
+    /// The same where nobody is at it: of two slots with the same key the right one is taken.
+    fn collect_still(&self, from: u64, fence: u64, into: &mut Vec<(u64, u64)>) {
+        for pair in self.pairs() {
+            let key = pair[0].load(Acquire);
+            if key >= fence {
+                return;
+            }
+            if key < from {
+                continue;
+            }
+            let entry = (key, pair[1].load(Acquire));
+            match into.last_mut().filter(|last| last.0 == key) {
+                Some(leftover) => *leftover = entry,
+                None => into.push(entry),
+            }
+        }
     }
 }
 
@@ -362,8 +391,8 @@ impl<'p, P: Pmem> Locked<'p, P> {
         let fence = self.fence_key();
         let (mut slot, mut used, mut last) = (0, 0, END);
         let mut found = false;
-        while used < self.slots() {
-            let at = self.key(used);
+        for pair in self.pairs() {
+            let at = pair[0].load(Acquire);
             if at >= fence {
                 break;
             }

@@ -19,6 +19,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut node = self.descend(from, 0)?;
         loop {
             let (fence, sibling) = self.collect(node, from, &mut entries);
+            self.heap.pm().fetch(sibling, Self::NODE_BYTES as usize);
             for &(key, value) in entries.iter().filter(|&&(key, _)| key >= from) {
                 if key > to || each(key, value).is_break() {
                     return Ok(());

@@ -210,7 +210,7 @@ fn a_damaged_image_is_an_error_or_an_answer() {
 fn readers_miss_nothing_and_never_go_back_while_writers_write() {
     const KEYS: u64 = 600;
     let tree = tree::<FEW>(8 << 20, 4);
-    let rounds = 30;
+    let rounds = 3_000;
     // Every third key is there all the time; the others come and go between them.
     let is_fixed = |key: u64| key.is_multiple_of(3);
     (0..KEYS).filter(|&key| is_fixed(key)).for_each(|key| {

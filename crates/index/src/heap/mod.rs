@@ -30,7 +30,7 @@
 mod layout;
 mod sweep;
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use crate::eras::Eras;

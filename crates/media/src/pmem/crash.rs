@@ -18,7 +18,7 @@
 //!
 //! Source: the method is that of Yat (ATC'14) and Jaaru (ASPLOS'21), restricted to x86.
 
-#![cfg(not(loom))]
+#![cfg(not(any(loom, shuttle)))]
 
 mod states;
 

@@ -1,0 +1,218 @@
+//! What an index costs per operation on this machine's DRAM, one thread, CPU time: inserts of
+//! distinct keys in random order, look-ups (each key found by the value of the one before, so that
+//! they do not overlap), look-ups of keys that are not there, scans of 100, updates, and bytes per
+//! key. Beside `std`'s ordered map, in one run and by turns.
+//!
+//! What it never does: state a figure that it did not measure in this run. All are *real*; with
+//! `--flush` cache lines are written back, which on DRAM costs what it does on persistent memory
+//! less the device's own time.
+//!
+//! `cargo run --release -p nyx-index --example indexes [-- --keys 10000000 --rounds 3]`
+
+#![allow(clippy::disallowed_methods, reason = "a driver: it measures real time")]
+
+use clap::Parser;
+use nyx_base::{Bytes, WorkerId};
+use nyx_index::Eras;
+use nyx_index::fast_fair::FastFair;
+use nyx_index::heap::Heap;
+use nyx_media::Mapped;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const WORKER: WorkerId = WorkerId(0);
+const SCAN: usize = 100;
+const CHUNK_BYTES: u64 = 2 << 20;
+
+/// Measures indexes, one thread, on DRAM.
+#[derive(Parser)]
+struct Args {
+    /// Keys.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    keys: u64,
+    /// Rounds by turns; medians are told.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Only indexes whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// What is measured, the same for all.
+trait Candidate {
+    fn insert(&mut self, key: u64, value: u64);
+    fn get(&self, key: u64) -> Option<u64>;
+    /// Sums the values of [`SCAN`] keys from `key` on.
+    fn scan(&self, key: u64) -> u64;
+    /// What it holds, in bytes; none where it does not tell.
+    fn bytes(&self) -> Option<u64>;
+}
+
+struct Tree(FastFair<Mapped>);
+
+impl Tree {
+    fn new(keys: u64, flushes: bool) -> Tree {
+        let bytes = keys * 40 + (64 << 20);
+        let pm = Mapped::anonymous(bytes).expect("memory");
+        let heap = Heap::format(
+            pm.with_flushes(flushes),
+            CHUNK_BYTES,
+            1,
+            Arc::new(Eras::new(1)),
+        );
+        let heap = Arc::new(heap.expect("room for a heap"));
+        Tree(FastFair::open(heap, 0, WORKER).expect("room for a tree"))
+    }
+}
+
+impl Candidate for Tree {
+    fn insert(&mut self, key: u64, value: u64) {
+        self.0.put(WORKER, key, value).expect("room");
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.0.get(key).expect("sound")
+    }
+
+    fn scan(&self, key: u64) -> u64 {
+        let (mut sum, mut left) = (0u64, SCAN);
+        let each = |_, value| {
+            sum = sum.wrapping_add(value);
+            left -= 1;
+            match left {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        };
+        self.0.scan(key..=u64::MAX, each).expect("sound");
+        sum
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        Some(self.0.heap().claimed_bytes())
+    }
+}
+
+impl Candidate for BTreeMap<u64, u64> {
+    fn insert(&mut self, key: u64, value: u64) {
+        BTreeMap::insert(self, key, value);
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        BTreeMap::get(self, &key).copied()
+    }
+
+    fn scan(&self, key: u64) -> u64 {
+        let values = self.range(key..).take(SCAN).map(|(_, &value)| value);
+        values.fold(0, u64::wrapping_add)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// CPU time of this thread, in nanoseconds.
+fn cpu_ns() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+}
+
+/// Nanoseconds of CPU per call.
+fn timed(count: u64, mut each: impl FnMut(u64)) -> f64 {
+    let before = cpu_ns();
+    (0..count).for_each(&mut each);
+    (cpu_ns() - before) / count as f64
+}
+
+/// The `at`th of distinct keys in random order: an odd multiple, so that halves of neighbours are
+/// free, mixed by an invertible function.
+fn key(at: u64) -> u64 {
+    let mut key = at.wrapping_mul(2).wrapping_add(1);
+    key = (key ^ key >> 31).wrapping_mul(0x7fb5_d329_728e_a185);
+    key = (key ^ key >> 27).wrapping_mul(0x81da_def4_bc2d_d44d);
+    (key ^ key >> 33) >> 1
+}
+
+const COLUMNS: [&str; 5] = ["insert", "look-up", "miss", "scan 100", "update"];
+
+fn measure(index: &mut dyn Candidate, keys: u64) -> [f64; 5] {
+    let insert = timed(keys, |at| index.insert(key(at), at));
+    let mut last = 0;
+    let looks = keys.min(2_000_000);
+    // The next key depends on the value that was found.
+    let hit = timed(looks, |at| {
+        let at = (at.wrapping_mul(0x9e37_79b9) + (last & 1)) % keys;
+        last = index.get(key(at)).expect("it was put");
+    });
+    let mut found = 0;
+    let miss = timed(looks, |at| {
+        let at = keys + (at + found) % keys;
+        found = u64::from(index.get(key(at)).is_some());
+    });
+    let scans = looks / 20;
+    let scan = timed(scans, |at| {
+        black_box(index.scan(key(at.wrapping_mul(0x9e37_79b9) % keys)));
+    });
+    let update = timed(looks, |at| {
+        index.insert(key(at.wrapping_mul(0x9e37_79b9) % keys), at);
+    });
+    [insert, hit, miss, scan, update]
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+type Make = fn(u64) -> Box<dyn Candidate>;
+
+const CANDIDATES: [(&str, Make); 3] = [
+    ("fast-fair", |keys| Box::new(Tree::new(keys, false))),
+    ("fast-fair, flushing", |keys| {
+        Box::new(Tree::new(keys, true))
+    }),
+    ("std BTreeMap", |_| Box::new(BTreeMap::new())),
+];
+
+fn main() {
+    let args = Args::parse();
+    println!(
+        "real: DRAM, one thread, ns of CPU per operation, {} keys of 8 bytes with values of 8 \
+         bytes, medians of {} rounds by turns\n",
+        args.keys, args.rounds
+    );
+    let chosen: Vec<_> = CANDIDATES
+        .iter()
+        .filter(|(name, _)| name.contains(&args.only))
+        .collect();
+    let mut all = vec![Vec::new(); chosen.len()];
+    let mut bytes = vec![None; chosen.len()];
+    for _ in 0..args.rounds {
+        for (at, (_, make)) in chosen.iter().enumerate() {
+            let mut index = make(args.keys);
+            all[at].push(measure(&mut *index, args.keys));
+            bytes[at] = index.bytes();
+        }
+    }
+    println!("| index | {} | bytes/key | in all |", COLUMNS.join(" | "));
+    println!("|---|{}", "---:|".repeat(COLUMNS.len() + 2));
+    for (at, (name, _)) in chosen.iter().enumerate() {
+        let columns = (0..COLUMNS.len()).map(|column| {
+            let of = all[at].iter().map(|round: &[f64; 5]| round[column]);
+            format!("{:.0}", median(of.collect()))
+        });
+        let columns: Vec<String> = columns.collect();
+        let per_key = bytes[at].map_or("-".to_owned(), |bytes: u64| {
+            format!("{:.1}", bytes as f64 / args.keys as f64)
+        });
+        let in_all = bytes[at].map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
+        println!(
+            "| {name} | {} | {per_key} | {in_all} |",
+            columns.join(" | ")
+        );
+    }
+}

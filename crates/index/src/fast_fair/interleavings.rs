@@ -1,0 +1,205 @@
+//! Readers of one node beside a writer, in many orders of their single accesses:
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p nyx-index interleavings`
+//!
+//! draws them at random, and finds the bugs that were planted (`docs/open.md`). With `--cfg loom`
+//! what the memory model allows is looked at too, but loom 0.7 never runs the reader between the
+//! writer's lock and its first store, and finds half of them.
+#![cfg(any(loom, shuttle))]
+
+use super::node::{Draft, END, Mode, Node, words};
+#[cfg(loom)]
+use loom::{sync::Arc, thread};
+use nyx_media::Pmem;
+use nyx_media::pmem::Word;
+#[cfg(shuttle)]
+use shuttle::{sync::Arc, thread};
+use std::sync::atomic::Ordering::Release;
+
+const GENERATION: u64 = 1;
+const SLOTS: usize = 4;
+
+/// Memory of one node, of which nothing is lost.
+struct Memory(Vec<Word>);
+
+impl Pmem for Memory {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64 * 8
+    }
+
+    fn words(&self, at: u64, count: usize) -> &[Word] {
+        &self.0[at as usize / 8..][..count]
+    }
+
+    fn store(&self, word: &Word, value: u64) {
+        word.store(value, Release);
+    }
+
+    fn flush(&self, _: &[Word]) {}
+
+    fn fence(&self) {}
+}
+
+impl Memory {
+    fn node(&self) -> Node<'_, Memory> {
+        Node::new(self, 0, &self.0)
+    }
+
+    fn put(&self, key: u64, value: u64) {
+        let locked = self.node().lock(GENERATION, Mode::Right);
+        let spot = locked.spot(key).expect("no leftovers");
+        match spot.found {
+            true => locked.update(spot.slot, value),
+            false => locked.insert(spot, key, value),
+        }
+    }
+
+    fn remove(&self, key: u64) {
+        let locked = self.node().lock(GENERATION, Mode::Left);
+        let spot = locked.spot(key).expect("no leftovers");
+        assert!(spot.found);
+        locked.remove(spot.slot);
+    }
+
+    /// What `read` makes of the node, when at most one writer was at it.
+    fn read<T>(&self, mut read: impl FnMut(Node<'_, Memory>, Option<Mode>) -> T) -> T {
+        loop {
+            let node = self.node();
+            let seen = node.look(GENERATION);
+            let found = read(node, seen.mode);
+            if node.is_same(seen) {
+                return found;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn find(&self, key: u64) -> Option<u64> {
+        self.read(|node, mode| node.find(key, mode))
+    }
+
+    fn all(&self) -> Vec<(u64, u64)> {
+        self.read(|node, mode| {
+            let mut entries = Vec::new();
+            node.collect(0, mode, &mut entries);
+            entries
+        })
+    }
+}
+
+/// A leaf with these entries.
+fn node(entries: &[(u64, u64)]) -> Arc<Memory> {
+    let memory = Memory((0..words(SLOTS)).map(|_| Word::new(0)).collect());
+    let draft = Draft {
+        level: 0,
+        leftmost: 0,
+        sibling: 0,
+        fence: END,
+        entries,
+    };
+    memory.node().write(&draft, GENERATION);
+    memory.node().release(GENERATION);
+    Arc::new(memory)
+}
+
+#[cfg(loom)]
+fn model(program: impl Fn() + Sync + Send + 'static) {
+    // No bound on preemptions: with one, loom 0.7 tried a single execution of these.
+    loom::model(program);
+}
+
+#[cfg(shuttle)]
+fn model(program: impl Fn() + Sync + Send + 'static) {
+    shuttle::check_random(program, 20_000);
+}
+
+#[test]
+fn what_is_shifted_right_is_found() {
+    model(|| {
+        let memory = node(&[(20, 2), (30, 3)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || other.put(10, 1));
+        assert_eq!(memory.find(30), Some(3));
+        assert_eq!(memory.find(20), Some(2));
+        let new = memory.find(10);
+        assert!(new.is_none() || new == Some(1), "{new:?}");
+        writer.join().expect("no panic");
+        assert_eq!(memory.find(10), Some(1));
+    });
+}
+
+#[test]
+fn what_is_shifted_left_is_found() {
+    model(|| {
+        let memory = node(&[(10, 1), (20, 2), (30, 3)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || other.remove(10));
+        assert_eq!(memory.find(20), Some(2));
+        assert_eq!(memory.find(30), Some(3));
+        let old = memory.find(10);
+        assert!(old.is_none() || old == Some(1), "{old:?}");
+        writer.join().expect("no panic");
+        assert_eq!(memory.all(), [(20, 2), (30, 3)]);
+    });
+}
+
+#[test]
+fn a_key_that_went_and_came_again_has_no_value_of_another() {
+    model(|| {
+        let memory = node(&[(10, 1)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || {
+            other.remove(10);
+            other.put(10, 7);
+        });
+        let found = memory.find(10);
+        assert!([None, Some(1), Some(7)].contains(&found), "{found:?}");
+        writer.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_scan_sees_what_stays_once_and_in_order() {
+    for remove in [false, true] {
+        model(move || {
+            let memory = node(&[(10, 1), (20, 2)]);
+            let other = memory.clone();
+            let writer = thread::spawn(move || match remove {
+                true => other.remove(10),
+                false => other.put(5, 0),
+            });
+            let all = memory.all();
+            let allowed: [&[(u64, u64)]; 3] =
+                [&[(10, 1), (20, 2)], &[(20, 2)], &[(5, 0), (10, 1), (20, 2)]];
+            let is_other = if remove { 2 } else { 1 };
+            let at = allowed.iter().position(|entries| *entries == all);
+            assert!(at.is_some_and(|at| at != is_other), "{all:?}");
+            writer.join().expect("no panic");
+        });
+    }
+}
+
+#[test]
+fn writers_keep_each_other_out() {
+    model(|| {
+        let memory = node(&[(20, 2)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || other.put(10, 1));
+        memory.put(30, 3);
+        writer.join().expect("no panic");
+        assert_eq!(memory.all(), [(10, 1), (20, 2), (30, 3)]);
+    });
+}
+
+#[test]
+fn the_way_down_is_never_too_far_right() {
+    model(|| {
+        let memory = node(&[(20, 200), (40, 400)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || other.put(30, 300));
+        let (from, child) = memory.read(|node, mode| node.child(35, mode));
+        assert!(child == 200 || child == 300, "{child}");
+        assert!(from == child / 10, "{from}");
+        writer.join().expect("no panic");
+    });
+}
