@@ -71,12 +71,6 @@ pub trait Pmem: Send + Sync {
         let _ = (at, len);
     }
 
-    /// Says that these words are about to be read and that nothing goes on before they are here:
-    /// where a modelled device charges its latency.
-    fn visit(&self, words: &[Word]) {
-        let _ = words;
-    }
-
     /// Whether `len` bytes from `at` on are words of this medium.
     fn holds(&self, at: u64, len: u64) -> bool {
         let end = at.checked_add(len);
@@ -123,11 +117,6 @@ impl<P: Pmem + ?Sized> Pmem for &P {
     #[inline]
     fn fetch(&self, at: u64, len: usize) {
         (**self).fetch(at, len);
-    }
-
-    #[inline]
-    fn visit(&self, words: &[Word]) {
-        (**self).visit(words);
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use nyx_policy::baselines::Unlimited;
 use nyx_policy::sharing::limit::Leased;
 use nyx_policy::{Delay, Policy, Seen, Want};
 use nyx_sim::client::Load;
-use nyx_sim::scenario::{Behaviour, Outcome, Part, Plight, Scenario};
+use nyx_sim::scenario::{Behaviour, Outcome, Part, Plight, Scenario, ScenarioError};
 use std::sync::{Arc, Mutex};
 
 const LENGTH: Nanos = Nanos::from_millis(600);
@@ -49,6 +49,28 @@ fn limits(shares: &[Option<f64>]) -> Box<dyn Policy> {
 
 fn share(used: DevicePs) -> f64 {
     used.as_secs_f64() / LENGTH.as_secs_f64()
+}
+
+#[test]
+fn more_values_than_there_is_memory_are_refused_before_anything_is_filled() {
+    let load = Load::uniform(1 << 36, 4096, 1.0, BATCH);
+    let scenario = Scenario {
+        device: rig::eighth(),
+        parts: vec![Part::closed("huge", load, 1, Nanos(300))],
+        policy: Box::new(Unlimited),
+        length: LENGTH,
+        window: WINDOW,
+        seed: 1,
+    };
+    let refused = scenario.run_emulated(1).expect_err("no machine holds that");
+    let ScenarioError::Memory {
+        asked_bytes,
+        machine_bytes,
+    } = refused
+    else {
+        panic!("{refused}");
+    };
+    assert!(asked_bytes >= 1 << 48 && machine_bytes < asked_bytes);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Every state that a crash can leave of small trees: recovery, what must be there, and going on.
 //! Also after a process was killed and another one went on before the power failed.
 
+use super::tests::listed;
 use super::{FastFair, KEY_MAX};
 use crate::eras::Eras;
 use crate::heap::Heap;
@@ -8,7 +9,6 @@ use nyx_base::{Rng, WorkerId};
 use nyx_media::Pmem;
 use nyx_media::pmem::crash::{Act, Crash, Depth, Killed, Mutation, Recorder, Site};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -173,18 +173,9 @@ fn keys(steps: &[Step]) -> Vec<u64> {
 
 /// What a tree holds, by points and by scans both ways, which must agree.
 fn contents(tree: &Tree<'_>, keys: &[u64]) -> Result<Model, String> {
-    let (mut up, mut down) = (Vec::new(), Vec::new());
     let error = |error: super::Unsound| error.to_string();
-    tree.scan(0..=KEY_MAX, |key, value| {
-        up.push((key, value));
-        ControlFlow::Continue(())
-    })
-    .map_err(error)?;
-    tree.scan_back(0..=KEY_MAX, |key, value| {
-        down.push((key, value));
-        ControlFlow::Continue(())
-    })
-    .map_err(error)?;
+    let up = listed(|each| tree.scan(0..=KEY_MAX, each)).map_err(error)?;
+    let mut down = listed(|each| tree.scan_back(0..=KEY_MAX, each)).map_err(error)?;
     down.reverse();
     let mut points = Model::new();
     for key in keys.iter().copied().chain(up.iter().map(|entry| entry.0)) {

@@ -50,7 +50,7 @@ use nyx_media::Pmem;
 use nyx_media::pmem::LINE_BYTES;
 use std::sync::Arc;
 
-pub use check::Unsound;
+pub use check::{Census, Unsound};
 
 /// The greatest key that there can be.
 pub const KEY_MAX: u64 = END - 1;

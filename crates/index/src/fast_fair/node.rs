@@ -259,19 +259,18 @@ impl<P: Pmem> Node<'_, P> {
             self.collect_still(from, fence, into);
             return fence;
         }
-        let mut push = |slot| {
+        let push = |slot| {
             let entry = self.entry(slot);
             let entry = entry.filter(|&(key, _)| key >= from && key < fence);
             // An entry that moves may be met twice.
             into.extend(entry.filter(|(key, _)| into.last().is_none_or(|(last, _)| last != key)));
         };
         let slots = 0..self.slots();
-        match mode {
-            Some(Mode::Left) => slots.rev().for_each(&mut push),
-            _ => slots.for_each(&mut push),
-        }
         if mode == Some(Mode::Left) {
+            slots.rev().for_each(push);
             into.reverse();
+        } else {
+            slots.for_each(push);
         }
         fence
     }

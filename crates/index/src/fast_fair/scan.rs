@@ -20,7 +20,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         loop {
             let (fence, sibling) = self.collect(node, from, &mut entries);
             self.heap.pm().fetch(sibling, Self::NODE_BYTES as usize);
-            for &(key, value) in entries.iter().filter(|&&(key, _)| key >= from) {
+            for &(key, value) in &entries {
                 if key > to || each(key, value).is_break() {
                     return Ok(());
                 }

@@ -22,23 +22,24 @@ fn tree<const N: usize>(bytes: u64, workers: u16) -> Tree<N> {
     FastFair::open(Arc::new(heap), 0, W).expect("an empty tree")
 }
 
-fn up<const N: usize>(tree: &Tree<N>, from: u64, to: u64) -> Vec<(u64, u64)> {
+/// What a scan meets, in its order.
+pub(super) fn listed(
+    scan: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Unsound>,
+) -> Result<Vec<(u64, u64)>, Unsound> {
     let mut all = Vec::new();
-    let each = |key, value| {
+    scan(&mut |key, value| {
         all.push((key, value));
         ControlFlow::Continue(())
-    };
-    tree.scan(from..=to, each).expect("sound");
-    all
+    })?;
+    Ok(all)
+}
+
+fn up<const N: usize>(tree: &Tree<N>, from: u64, to: u64) -> Vec<(u64, u64)> {
+    listed(|each| tree.scan(from..=to, each)).expect("sound")
 }
 
 fn down<const N: usize>(tree: &Tree<N>, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let mut all = Vec::new();
-    let each = |key, value| {
-        all.push((key, value));
-        ControlFlow::Continue(())
-    };
-    tree.scan_back(from..=to, each).expect("sound");
+    let mut all = listed(|each| tree.scan_back(from..=to, each)).expect("sound");
     all.reverse();
     all
 }

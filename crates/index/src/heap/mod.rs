@@ -27,6 +27,7 @@
 //!
 //! Source: RECIPE (SOSP'19) for collecting after a crash instead of logging allocations.
 
+mod bits;
 mod layout;
 mod sweep;
 
@@ -36,11 +37,12 @@ mod tests;
 use crate::eras::Eras;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use nyx_base::{Bytes, CachePadded, WorkerId};
-use nyx_media::pmem::{LINE_WORDS, Pmem, Word};
+use nyx_media::pmem::{Pmem, Word};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use Ordering::Acquire;
+use bits::Bits;
 pub use layout::{CHUNK_BYTES, HeapError, ROOTS};
 use layout::{Layout, Superblock};
 pub use sweep::{Damage, Sweep, Swept};
@@ -117,7 +119,7 @@ struct Chunks {
 struct Shelf {
     free: Vec<u64>,
     /// Old chunks with their blocks that are in use, one bit each.
-    partly: Vec<(u32, Box<[u64]>)>,
+    partly: Vec<(u32, Bits)>,
     /// The rest of the chunk that was taken last: from here, to there.
     rest: (u64, u64),
 }
@@ -134,16 +136,9 @@ struct Hand {
 #[derive(Debug)]
 struct Old {
     /// One bit per chunk; none is left after the sweep.
-    chunks: Box<[u64]>,
+    chunks: Bits,
     /// Blocks of them that were freed before the sweep was over.
     freed: Vec<u64>,
-}
-
-impl Old {
-    fn has(&self, chunk: u32) -> bool {
-        let word = self.chunks.get(chunk as usize / 64);
-        word.is_some_and(|word| word & (1 << (chunk % 64)) != 0)
-    }
 }
 
 impl<P: Pmem> Heap<P> {
@@ -160,11 +155,11 @@ impl<P: Pmem> Heap<P> {
         let layout = superblock.layout;
         let generation = superblock.begin(&pm);
         let mut fresh = 0;
-        let mut chunks = vec![0u64; (layout.chunk_count as usize).div_ceil(64)];
+        let mut chunks = Bits::none(layout.chunk_count.into());
         let mut empty = Vec::new();
         for chunk in 0..layout.chunk_count {
             if layout.class(&pm, chunk)?.is_some() {
-                chunks[chunk as usize / 64] |= 1 << (chunk % 64);
+                chunks.set(chunk.into(), true);
                 empty.extend(fresh..chunk);
                 fresh = chunk + 1;
             }
@@ -177,9 +172,9 @@ impl<P: Pmem> Heap<P> {
             chunks: Mutex::new(Chunks { fresh, empty }),
             classes: std::array::from_fn(|_| Mutex::default()),
             workers: workers.collect(),
-            swept: AtomicU64::new(u64::from(chunks.iter().all(|&word| word == 0))),
+            swept: AtomicU64::new(u64::from(chunks.count() == 0)),
             old: Mutex::new(Old {
-                chunks: chunks.into(),
+                chunks,
                 freed: Vec::new(),
             }),
             eras,
@@ -210,20 +205,20 @@ impl<P: Pmem> Heap<P> {
         self.layout.id
     }
 
-    /// The word of root `index`, below [`ROOTS`]: where whoever uses the heap finds what is its.
-    /// Zero at first. Stored and persisted by its owner.
     #[inline]
-    pub fn root(&self, index: usize) -> &Word {
-        &self.roots()[index]
-    }
-
     fn roots(&self) -> &[Word] {
-        self.pm.words(layout::ROOTS_AT, LINE_WORDS)
+        self.pm.words(layout::ROOTS_AT, ROOTS)
     }
 
-    /// Makes `root` mean `value`, durably.
+    /// Root `index`, below [`ROOTS`]: where whoever uses the heap finds what is its. Zero at first.
+    #[inline]
+    pub fn read_root(&self, index: usize) -> u64 {
+        self.roots()[index].load(Acquire)
+    }
+
+    /// Makes root `index` mean `value`, durably.
     pub fn set_root(&self, index: usize, value: u64) {
-        self.pm.store(self.root(index), value);
+        self.pm.store(&self.roots()[index], value);
         self.pm.persist(self.roots());
     }
 
@@ -285,7 +280,7 @@ impl<P: Pmem> Heap<P> {
     /// Puts a free block where blocks are taken from.
     fn keep(&self, old: &mut Option<MutexGuard<'_, Old>>, hand: &mut Hand, at: u64) {
         let (chunk, _) = self.layout.place(at).expect("the address of a block");
-        if let Some(old) = old.as_mut().filter(|old| old.has(chunk)) {
+        if let Some(old) = old.as_mut().filter(|old| old.chunks.has(chunk.into())) {
             old.freed.push(at);
             return;
         }
@@ -334,8 +329,7 @@ impl<P: Pmem> Heap<P> {
         while let Some((chunk, used)) = shelf.partly.pop() {
             let begin = self.layout.begin(chunk);
             let blocks = self.layout.chunk_bytes / class.bytes();
-            let is_free = |&i: &u64| used[i as usize / 64] & (1 << (i % 64)) == 0;
-            let free = (0..blocks).filter(is_free);
+            let free = (0..blocks).filter(|&block| !used.has(block));
             shelf.free.extend(free.map(|i| begin + i * class.bytes()));
             if !shelf.free.is_empty() {
                 return;
@@ -384,11 +378,5 @@ impl<P: Pmem> Heap<P> {
         let can_be =
             at >= self.layout.chunks_at && at.is_multiple_of(align) && self.pm.holds(at, bytes);
         can_be.then(|| self.pm.words(at, (bytes / 8) as usize))
-    }
-
-    /// Reads a root.
-    #[inline]
-    pub fn read_root(&self, index: usize) -> u64 {
-        self.root(index).load(Acquire)
     }
 }

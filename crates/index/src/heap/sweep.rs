@@ -7,6 +7,7 @@
 //! where the sweep has yet to look to where it has already looked: indexes split to the right, and
 //! sweeps go to the right.
 
+use super::bits::Bits;
 use super::{Class, Heap};
 use crate::sync::Ordering::Release;
 use crate::sync::lock;
@@ -50,8 +51,8 @@ pub struct Swept {
 pub struct Sweep<'h, P> {
     heap: &'h Heap<P>,
     /// One bit per block of each old chunk, made when the first is found.
-    used: Vec<Option<Box<[u64]>>>,
-    old: Box<[u64]>,
+    used: Vec<Option<Bits>>,
+    old: Bits,
     /// The era in which the last mark was made.
     sealed: Option<u64>,
 }
@@ -74,29 +75,29 @@ impl<P: Pmem> Sweep<'_, P> {
         if self.heap.class_of(at) != Some(class) {
             return Err(Damage::NoBlock { at, class });
         }
-        let (chunk, offset) = self.heap.layout.place(at).expect("it has a class");
-        if !self.is_old(chunk) {
-            return Ok(());
+        match self.set(at, class, true) {
+            true => Err(Damage::Twice { at }),
+            false => Ok(()),
         }
-        let bit = offset / class.bytes();
-        let words = self.words(class);
-        let used = self.used[chunk as usize].get_or_insert_with(|| vec![0; words].into());
-        let word = &mut used[bit as usize / 64];
-        let mask = 1 << (bit % 64);
-        if *word & mask != 0 {
-            return Err(Damage::Twice { at });
-        }
-        *word |= mask;
-        Ok(())
     }
 
-    fn is_old(&self, chunk: u32) -> bool {
-        self.old[chunk as usize / 64] & (1 << (chunk % 64)) != 0
+    /// Says whether the block at `at`, of `class`, is in use; tells what was said before. Of a new
+    /// one nothing is known.
+    fn set(&mut self, at: u64, class: Class, in_use: bool) -> bool {
+        let layout = &self.heap.layout;
+        let (chunk, offset) = layout.place(at).expect("the address of a block");
+        if !self.old.has(chunk.into()) {
+            return false;
+        }
+        let blocks = layout.chunk_bytes / class.bytes();
+        let used = self.used[chunk as usize].get_or_insert_with(|| Bits::none(blocks));
+        used.set(offset / class.bytes(), in_use)
     }
 
-    /// Words of a bitmap of one chunk.
-    fn words(&self, class: Class) -> usize {
-        (self.heap.layout.chunk_bytes / class.bytes()).div_ceil(64) as usize
+    /// The same of a block that was handed out once.
+    fn set_known(&mut self, at: u64, in_use: bool) {
+        let class = self.heap.class_of(at).expect("the address of a block");
+        self.set(at, class, in_use);
     }
 
     /// Frees all that was not named, once no worker is at what it was at when the last was: a block
@@ -114,16 +115,16 @@ impl<P: Pmem> Sweep<'_, P> {
         }
         self.spare_limbo();
         for at in std::mem::take(&mut old.freed) {
-            self.set(at, false);
+            self.set_known(at, false);
         }
         let mut swept = Swept::default();
         for chunk in 0..self.heap.layout.chunk_count {
-            if self.is_old(chunk) {
+            if self.old.has(chunk.into()) {
                 let used = self.used[chunk as usize].take();
                 self.settle(chunk, used, &mut swept);
             }
         }
-        old.chunks.fill(0);
+        old.chunks.clear();
         self.heap.swept.store(1, Release);
         Ok(swept)
     }
@@ -133,41 +134,17 @@ impl<P: Pmem> Sweep<'_, P> {
         let heap = self.heap;
         for hand in &heap.workers {
             for &(_, at) in &lock(hand).limbo {
-                self.set(at, true);
+                self.set_known(at, true);
             }
         }
     }
 
-    /// Says whether an old block is in use.
-    fn set(&mut self, at: u64, in_use: bool) {
-        let (Some(class), Some((chunk, offset))) =
-            (self.heap.class_of(at), self.heap.layout.place(at))
-        else {
-            return;
-        };
-        if !self.is_old(chunk) {
-            return;
-        }
-        let words = self.words(class);
-        let used = self.used[chunk as usize].get_or_insert_with(|| vec![0; words].into());
-        let bit = offset / class.bytes();
-        let mask = 1 << (bit % 64);
-        match in_use {
-            true => used[bit as usize / 64] |= mask,
-            false => used[bit as usize / 64] &= !mask,
-        }
-    }
-
     /// Puts the free blocks of a chunk, or the chunk, where they are found.
-    fn settle(&self, chunk: u32, used: Option<Box<[u64]>>, swept: &mut Swept) {
+    fn settle(&self, chunk: u32, used: Option<Bits>, swept: &mut Swept) {
         let heap = self.heap;
         let class = heap.layout.class(&heap.pm, chunk);
         let class = class.ok().flatten().expect("an old chunk has a size");
-        let in_use: u64 = used
-            .iter()
-            .flatten()
-            .map(|word| u64::from(word.count_ones()))
-            .sum();
+        let in_use = used.as_ref().map_or(0, Bits::count);
         let blocks = heap.layout.chunk_bytes / class.bytes();
         swept.used_blocks += in_use;
         swept.used_bytes += in_use * class.bytes();
