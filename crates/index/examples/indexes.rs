@@ -13,9 +13,11 @@
 
 use clap::Parser;
 use nyx_base::{Bytes, WorkerId};
-use nyx_index::Eras;
 use nyx_index::fast_fair::FastFair;
+use nyx_index::fp_tree::FpTree;
 use nyx_index::heap::Heap;
+use nyx_index::skip_list::SkipList;
+use nyx_index::{Eras, Persistent};
 use nyx_media::Mapped;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -47,28 +49,23 @@ trait Candidate {
     fn get(&self, key: u64) -> Option<u64>;
     /// Sums the values of [`SCAN`] keys from `key` on.
     fn scan(&self, key: u64) -> u64;
-    /// What it holds, in bytes; none where it does not tell.
+    /// What it holds of its medium, in bytes; none where it does not tell.
     fn bytes(&self) -> Option<u64>;
 }
 
-struct Tree(FastFair<Mapped>);
+struct Ours<I>(I);
 
-impl Tree {
-    fn new(keys: u64, flushes: bool) -> Tree {
-        let bytes = keys * 40 + (64 << 20);
-        let pm = Mapped::anonymous(bytes).expect("memory");
-        let heap = Heap::format(
-            pm.with_flushes(flushes),
-            CHUNK_BYTES,
-            1,
-            Arc::new(Eras::new(1)),
-        );
-        let heap = Arc::new(heap.expect("room for a heap"));
-        Tree(FastFair::open(heap, 0, WORKER).expect("room for a tree"))
-    }
+/// One of ours, on memory whose lines are written back or not.
+fn ours<I: Persistent<Mapped> + 'static>(keys: u64, flushes: bool) -> Box<dyn Candidate> {
+    let bytes = keys * 40 + (64 << 20);
+    let pm = Mapped::anonymous(bytes).expect("memory");
+    let eras = Arc::new(Eras::new(1));
+    let heap = Heap::format(pm.with_flushes(flushes), CHUNK_BYTES, 1, eras);
+    let heap = Arc::new(heap.expect("room for a heap"));
+    Box::new(Ours(I::open(heap, 0, WORKER).expect("room for an index")))
 }
 
-impl Candidate for Tree {
+impl<I: Persistent<Mapped>> Candidate for Ours<I> {
     fn insert(&mut self, key: u64, value: u64) {
         self.0.put(WORKER, key, value).expect("room");
     }
@@ -170,10 +167,18 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 type Make = fn(u64) -> Box<dyn Candidate>;
 
-const CANDIDATES: [(&str, Make); 3] = [
-    ("fast-fair", |keys| Box::new(Tree::new(keys, false))),
+const CANDIDATES: [(&str, Make); 7] = [
+    ("fast-fair", |keys| ours::<FastFair<Mapped>>(keys, false)),
     ("fast-fair, flushing", |keys| {
-        Box::new(Tree::new(keys, true))
+        ours::<FastFair<Mapped>>(keys, true)
+    }),
+    ("fp-tree", |keys| ours::<FpTree<Mapped>>(keys, false)),
+    ("fp-tree, flushing", |keys| {
+        ours::<FpTree<Mapped>>(keys, true)
+    }),
+    ("skip-list", |keys| ours::<SkipList<Mapped>>(keys, false)),
+    ("skip-list, flushing", |keys| {
+        ours::<SkipList<Mapped>>(keys, true)
     }),
     ("std BTreeMap", |_| Box::new(BTreeMap::new())),
 ];

@@ -5,31 +5,39 @@
 //! (growth touches memory that was reserved before) and frees nothing: what a reader may still look
 //! at is its caller's business.
 //!
-//! * [`heap`]: blocks of persistent memory, for the indexes that live there.
+//! * [`ordered`]: what indexes of 8-byte keys can do, the traits of those that follow.
 //! * [`fast_fair`]: a B+tree on persistent memory that is whole at any moment.
+//! * [`fp_tree`]: a tree whose leaves are on persistent memory and the rest in DRAM.
+//! * [`skip_list`]: a list on persistent memory, with levels above it in DRAM.
+//! * [`heap`]: blocks of persistent memory, for the indexes that live there.
 //! * [`eras`]: when memory that was freed may be used again.
 //! * [`hash`]: the table of cache-line buckets in DRAM that every tenant has (NyxCache section 3.5
 //!   keeps the index of its Pelikan store in DRAM).
 
+mod contract;
 pub mod eras;
 pub mod fast_fair;
+pub mod fp_tree;
 pub mod hash;
 pub mod heap;
+pub mod ordered;
+pub mod skip_list;
 mod sync;
 
 pub use eras::Eras;
 pub use hash::{Full, Guard, Hash, HashShape, Slot};
+pub use ordered::{Index, Ordered, Persistent};
 
 /// Where an item lies, in units of 8 bytes. Only the item's keeper knows in what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(pub u32);
 
-/// What every index can do; how items are put into one differs by kind.
-pub trait Index {
+/// Finds the places of items, whose keys are kept elsewhere.
+pub trait Places {
     /// The place of the item whose key hashes to `hash` and of which `is_it` says so.
     fn find(&self, hash: u64, is_it: impl FnMut(Place) -> bool) -> Option<Place>;
 
-    /// Asks for the memory that [`Index::find`] will read first to be brought near.
+    /// Asks for the memory that [`Places::find`] will read first to be brought near.
     fn prefetch(&self, hash: u64);
 
     /// How many places it holds; exact while nobody changes it.

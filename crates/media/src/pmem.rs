@@ -20,9 +20,11 @@
 //! Source: HybridIndex+ sections 2.2 and 3; Intel SDM volume 1, section 11.4.4 (store order).
 
 pub mod crash;
+mod dram;
 mod mapped;
 
 pub use crate::prim::LINE_BYTES;
+pub use dram::Dram;
 
 #[cfg(loom)]
 pub use loom::sync::atomic::AtomicU64 as Word;

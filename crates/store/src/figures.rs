@@ -8,7 +8,7 @@ use crate::chunks::CHUNK_BYTES;
 use crate::request::{Figures, SegmentCounts};
 use crate::segment::SegmentState;
 use crate::store::Store;
-use nyx_index::Index;
+use nyx_index::Places;
 
 impl Store {
     /// How the store stands. Looks at every segment's entry: for statistics, not for each request.

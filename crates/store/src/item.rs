@@ -8,7 +8,7 @@ use crate::header::{Header, State};
 use crate::store::Store;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
-use nyx_index::{Index, Place};
+use nyx_index::{Place, Places};
 
 /// An item as it was found. It stays readable, even if the key is overwritten or deleted meanwhile,
 /// until its worker enters the next era or calls a method of the store that takes its writer.

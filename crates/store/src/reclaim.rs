@@ -22,7 +22,7 @@ use crate::writer::{Lot, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
 use nyx_gate::Lane;
-use nyx_index::{Index, Place};
+use nyx_index::{Place, Places};
 
 /// Segments that one search for ended or dead ones looks at.
 const WINDOW_SEGMENTS: u32 = 1024;

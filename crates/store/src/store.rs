@@ -27,7 +27,7 @@ use crate::writer::{Appended, Lot, Writer};
 use nyx_base::{CachePadded, UnixSeconds, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::Eras;
-use nyx_index::{Full, Guard, Hash, Index, Place, Slot};
+use nyx_index::{Full, Guard, Hash, Place, Places, Slot};
 use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };

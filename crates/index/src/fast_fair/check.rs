@@ -2,74 +2,14 @@
 //! for tests.
 
 use super::FastFair;
-use super::node::{END, Node};
-use crate::heap::{Damage, Sweep};
+use super::node::Node;
+use crate::heap::Sweep;
+use crate::ordered::{Census, END, Unsound};
 use nyx_media::Pmem;
 use std::collections::BTreeSet;
 
-/// Why a tree cannot be right. The image it lies in is damaged: nothing that Nyx does, and no
-/// crash, leaves one like that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unsound {
-    /// An address where no node can be.
-    #[error("address {at} cannot be that of a node")]
-    NoNode {
-        /// Which.
-        at: u64,
-    },
-    /// A child that is not one level below its parent.
-    #[error("the node at {at} is on another level than its place in the tree")]
-    Level {
-        /// Which.
-        at: u64,
-    },
-    /// Going right or down does not end.
-    #[error("the tree leads in circles")]
-    Endless,
-    /// Keys out of order, or at or above the fence of the node or below that of its left sibling.
-    #[error("slot {slot} of the node at {at} has key {key}, which does not belong there")]
-    Key {
-        /// Which node.
-        at: u64,
-        /// Which slot.
-        slot: usize,
-        /// Its key.
-        key: u64,
-    },
-    /// A fence below that of the left sibling, or one without a right sibling.
-    #[error("the node at {at} ends at {fence}, which is before it begins or leads nowhere")]
-    Fence {
-        /// Which node.
-        at: u64,
-        /// Its fence.
-        fence: u64,
-    },
-    /// A node that the heap knows otherwise.
-    #[error(transparent)]
-    Block(#[from] Damage),
-}
-
-/// What a full check counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
-    /// Entries in leaves.
-    pub entries: u64,
-    /// Nodes of all levels.
-    pub nodes: u64,
-    /// Levels.
-    pub levels: u32,
-    /// Nodes without keys of their own, which a crash left in the chain.
-    pub empty: u64,
-    /// Nodes without an entry in the level above: reached by going right.
-    pub unlinked: u64,
-    /// Entries that a crash left in two slots.
-    pub leftovers: u64,
-}
-
 impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
-    /// Names every node to a sweep. May run while the tree is used.
-    pub fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
+    pub(super) fn mark_all(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
         let mut nodes = 0;
         let mut first = self.root_node()?;
         loop {
@@ -90,8 +30,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         }
     }
 
-    /// Looks at everything. Nobody writes meanwhile.
-    pub fn check(&self) -> Result<Census, Unsound> {
+    pub(super) fn count_all(&self) -> Result<Census, Unsound> {
         let mut census = Census::default();
         let mut first = self.root_node()?;
         census.levels = u32::from(first.level()) + 1;

@@ -42,41 +42,20 @@ mod interleavings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::heap::{Class, Full, Heap};
+use crate::heap::{Class, Heap, Sweep};
+use crate::ordered::{Census, END, PutError, Steps, Unsound};
 use crate::sync::{Mutex, lock};
-use node::{Draft, END, Locked, Mode, Node, Spot};
+use crate::{Index, Persistent};
+use node::{Draft, Locked, Mode, Node, Spot};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
 use nyx_media::pmem::LINE_BYTES;
 use std::sync::Arc;
 
-pub use check::{Census, Unsound};
-
-/// The greatest key that there can be.
-pub const KEY_MAX: u64 = END - 1;
+/// Levels that fit into the bits that a node has for its own.
+const LEVELS_MAX: u8 = 63;
 /// Slots of a node of 512 bytes: two units of persistent memory.
 pub const SLOTS: usize = 30;
-/// More levels than any tree that fits into an address space has.
-const LEVELS_MAX: u64 = 64;
-
-/// Why a key could not be put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PutError {
-    /// The heap has no room for another node.
-    #[error(transparent)]
-    Full(#[from] Full),
-    /// A key that no tree can hold.
-    #[error("key {key} is above the greatest that there can be, {KEY_MAX}")]
-    Key {
-        /// Which.
-        key: u64,
-    },
-    /// The tree leads nowhere: its image is damaged.
-    #[error(transparent)]
-    Unsound(#[from] Unsound),
-}
-
 /// The tree. `SLOTS` is another only in tests.
 #[derive(Debug)]
 pub struct FastFair<P, const SLOTS: usize = { self::SLOTS }> {
@@ -94,94 +73,6 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     };
     const IS_WHOLE_LINES: () = assert!(Self::NODE_BYTES.is_multiple_of(LINE_BYTES as u64));
 
-    /// The tree at the root `root` of a heap, which is made where the root is zero.
-    pub fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
-        let () = Self::IS_WHOLE_LINES;
-        let tree = FastFair {
-            heap,
-            root,
-            growing: Mutex::new(()),
-        };
-        if tree.heap.read_root(root) == 0 {
-            let leaf = tree.draft(
-                worker,
-                &Draft {
-                    level: 0,
-                    leftmost: 0,
-                    sibling: 0,
-                    fence: END,
-                    entries: &[],
-                },
-            )?;
-            leaf.release(tree.heap.generation());
-            tree.heap.set_root(root, leaf.at);
-        }
-        tree.root_node()?;
-        Ok(tree)
-    }
-
-    /// The heap that it lies in.
-    pub fn heap(&self) -> &Arc<Heap<P>> {
-        &self.heap
-    }
-
-    /// The value of `key`.
-    pub fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        let mut node = self.descend(key, 0)?;
-        let mut steps = self.steps();
-        loop {
-            let seen = node.look(self.heap.generation());
-            let (_, next) = self.right_of(node, key)?;
-            let value = match next {
-                Some(_) => None,
-                None => node.find(key, seen.mode),
-            };
-            if !node.is_same(seen) {
-                continue;
-            }
-            match next {
-                Some(next) => node = steps.to(next)?,
-                None => {
-                    node.make_durable(seen);
-                    return Ok(value);
-                }
-            }
-        }
-    }
-
-    /// Makes `value` that of `key`; the one that it had before, if any. Durable on return.
-    pub fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
-        if key > KEY_MAX {
-            return Err(PutError::Key { key });
-        }
-        loop {
-            let leaf = self.descend_mending(worker, key, 0)?;
-            let (leaf, spot) = self.lock(leaf, key, Mode::Right)?;
-            if spot.found {
-                let before = leaf.value(spot.slot);
-                leaf.update(spot.slot, value);
-                return Ok(Some(before));
-            }
-            if spot.used < SLOTS {
-                leaf.insert(spot, key, value);
-                return Ok(None);
-            }
-            self.split(worker, leaf, spot)?;
-        }
-    }
-
-    /// Takes `key` away; the value that it had. Durable on return.
-    pub fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
-        let leaf = self.descend_mending(worker, key, 0)?;
-        let (leaf, spot) = self.lock(leaf, key, Mode::Left)?;
-        if !spot.found {
-            return Ok(None);
-        }
-        let value = leaf.value(spot.slot);
-        leaf.remove(spot.slot);
-        Ok(Some(value))
-    }
-
     fn node(&self, at: u64) -> Result<Node<'_, P>, Unsound> {
         let words = self.heap.block(at, Self::NODE_BYTES);
         let words = words.ok_or(Unsound::NoNode { at })?;
@@ -194,7 +85,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
 
     /// How far one may go.
     fn steps(&self) -> Steps {
-        Steps(self.heap.pm().size_bytes() / Self::NODE_BYTES + LEVELS_MAX)
+        Steps::among(&self.heap, Self::NODE_BYTES)
     }
 
     /// The node's fence, and the node to the right where `key` is at or above it.
@@ -400,7 +291,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         if root.level() >= level {
             return Ok(false);
         }
-        if u64::from(level) >= LEVELS_MAX {
+        if level >= LEVELS_MAX {
             return Err(Unsound::Level { at: root.at }.into());
         }
         let new = self.draft(
@@ -419,20 +310,101 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     }
 }
 
-/// The fence of a node, and where to go for a key that is not below it.
-type Right<'t, P> = (u64, Option<Node<'t, P>>);
+impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
+    fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
+        let mut node = self.descend(key, 0)?;
+        let mut steps = self.steps();
+        loop {
+            let seen = node.look(self.heap.generation());
+            let (_, next) = self.right_of(node, key)?;
+            let value = match next {
+                Some(_) => None,
+                None => node.find(key, seen.mode),
+            };
+            if !node.is_same(seen) {
+                continue;
+            }
+            match next {
+                Some(next) => node = steps.to(next)?,
+                None => {
+                    node.make_durable(seen);
+                    return Ok(value);
+                }
+            }
+        }
+    }
 
-/// What is left of the way to anywhere. Who goes further than there are nodes goes in circles,
-/// which only a damaged tree has.
-struct Steps(u64);
+    fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
+        PutError::check(key)?;
+        loop {
+            let leaf = self.descend_mending(worker, key, 0)?;
+            let (leaf, spot) = self.lock(leaf, key, Mode::Right)?;
+            if spot.found {
+                let before = leaf.value(spot.slot);
+                leaf.update(spot.slot, value);
+                return Ok(Some(before));
+            }
+            if spot.used < SLOTS {
+                leaf.insert(spot, key, value);
+                return Ok(None);
+            }
+            self.split(worker, leaf, spot)?;
+        }
+    }
 
-impl Steps {
-    #[inline]
-    fn to<T>(&mut self, next: T) -> Result<T, Unsound> {
-        self.0 = self.0.checked_sub(1).ok_or(Unsound::Endless)?;
-        Ok(next)
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
+        let leaf = self.descend_mending(worker, key, 0)?;
+        let (leaf, spot) = self.lock(leaf, key, Mode::Left)?;
+        if !spot.found {
+            return Ok(None);
+        }
+        let value = leaf.value(spot.slot);
+        leaf.remove(spot.slot);
+        Ok(Some(value))
     }
 }
+
+impl<P: Pmem, const SLOTS: usize> Persistent<P> for FastFair<P, SLOTS> {
+    fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
+        let () = Self::IS_WHOLE_LINES;
+        let tree = FastFair {
+            heap,
+            root,
+            growing: Mutex::new(()),
+        };
+        if tree.heap.read_root(root) == 0 {
+            let leaf = tree.draft(
+                worker,
+                &Draft {
+                    level: 0,
+                    leftmost: 0,
+                    sibling: 0,
+                    fence: END,
+                    entries: &[],
+                },
+            )?;
+            leaf.release(tree.heap.generation());
+            tree.heap.set_root(root, leaf.at);
+        }
+        tree.root_node()?;
+        Ok(tree)
+    }
+
+    fn heap(&self) -> &Arc<Heap<P>> {
+        &self.heap
+    }
+
+    fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
+        self.mark_all(sweep)
+    }
+
+    fn check(&self) -> Result<Census, Unsound> {
+        self.count_all()
+    }
+}
+
+/// The fence of a node, and where to go for a key that is not below it.
+type Right<'t, P> = (u64, Option<Node<'t, P>>);
 
 /// The slot where a full node is split. In the middle; where keys come in ascending order at the
 /// end, so that nodes are left full.

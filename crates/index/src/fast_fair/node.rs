@@ -31,12 +31,10 @@
 //! writer, in progress, whose mode says in which direction entries move; it reads slots in that
 //! direction and so meets each entry at least once. A reader never waits.
 
+use crate::ordered::END;
 use crate::sync::Wait;
 use nyx_media::pmem::{LINE_WORDS, Pmem, Word};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
-/// Above every key.
-pub(super) const END: u64 = u64::MAX;
 
 const LINK: usize = 0;
 const SIBLING: usize = 1;
@@ -232,22 +230,28 @@ impl<P: Pmem> Node<'_, P> {
 
     /// The child of an inner node that `key` (below the fence) leads to: that of the greatest key
     /// not above it, or one to its left. Also that greatest key; 0 for the leftmost child.
+    #[inline]
     pub(super) fn child(&self, key: u64, mode: Option<Mode>) -> (u64, u64) {
+        self.floor(key, mode).unwrap_or((0, self.leftmost()))
+    }
+
+    /// The entry with the greatest key not above `key` (below the fence), or one to its left.
+    pub(super) fn floor(&self, key: u64, mode: Option<Mode>) -> Option<(u64, u64)> {
         if mode == Some(Mode::Left) {
             let mut entries = (0..self.slots()).rev().filter_map(|slot| self.entry(slot));
-            let entry = entries.find(|&(at, _)| at <= key);
-            return entry.unwrap_or((0, self.leftmost()));
+            return entries.find(|&(at, _)| at <= key);
         }
         let keys = self.pairs().iter().map(|pair| pair[0].load(Acquire));
         let mut slot = keys.take_while(|&at| at <= key).count();
         // The last of them holds, unless it has just moved on; then one to its left does.
         while slot > 0 {
             slot -= 1;
-            if let Some(entry) = self.entry(slot).filter(|&(at, _)| at <= key) {
+            let entry = self.entry(slot).filter(|&(at, _)| at <= key);
+            if entry.is_some() {
                 return entry;
             }
         }
-        (0, self.leftmost())
+        None
     }
 
     /// Puts the entries with keys from `from` to below the fence into `into`, in order, and tells

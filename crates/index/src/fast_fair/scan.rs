@@ -1,14 +1,14 @@
-//! Ranges, both ways. A scan is not a snapshot: each entry that is there all the while is met once,
-//! in order; one that comes or goes meanwhile may be met or not.
+//! Ranges, both ways, and the greatest key up to another.
 
-use super::node::{END, Node};
-use super::{FastFair, Unsound};
+use super::FastFair;
+use super::node::Node;
+use crate::Ordered;
+use crate::ordered::{END, Unsound};
 use nyx_media::Pmem;
 use std::ops::{ControlFlow, RangeInclusive};
 
-impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
-    /// Calls `each` with the entries of `range` in ascending order until it breaks.
-    pub fn scan(
+impl<P: Pmem, const SLOTS: usize> Ordered for FastFair<P, SLOTS> {
+    fn scan(
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
@@ -33,8 +33,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         }
     }
 
-    /// Calls `each` with the entries of `range` in descending order until it breaks.
-    pub fn scan_back(
+    fn scan_back(
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
@@ -55,7 +54,9 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         }
         Ok(())
     }
+}
 
+impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     /// The entries of the leaf that `key` belongs to, and a key at or below which that leaf begins:
     /// everything between that one and `key` is among the entries.
     fn leaf_of(&self, key: u64, entries: &mut Vec<(u64, u64)>) -> Result<u64, Unsound> {
@@ -85,6 +86,37 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
                 node = steps.to(self.child(child, node.level())?)?;
             }
         }
+    }
+
+    /// The entry with the greatest key that is not above `key`.
+    pub fn floor(&self, key: u64) -> Result<Option<(u64, u64)>, Unsound> {
+        let mut steps = self.steps();
+        let mut node = self.descend(key, 0)?;
+        let found = loop {
+            let seen = node.look(self.heap.generation());
+            let (_, next) = self.right_of(node, key)?;
+            let found = node.floor(key, seen.mode);
+            if !node.is_same(seen) {
+                continue;
+            }
+            match next {
+                Some(next) => node = steps.to(next)?,
+                None => {
+                    node.make_durable(seen);
+                    break found;
+                }
+            }
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Its leaf has none: the next to the left.
+        let mut last = None;
+        self.scan_back(0..=key, |key, value| {
+            last = Some((key, value));
+            ControlFlow::Break(())
+        })?;
+        Ok(last)
     }
 
     /// The entries of a leaf from `from` on, with its fence and its sibling.

@@ -27,7 +27,7 @@ mod loom;
 mod tests;
 
 use crate::sync::{AtomicU64, Ordering, Wait};
-use crate::{Index, Place};
+use crate::{Place, Places};
 use Ordering::{Acquire, Relaxed, Release};
 use bucket::{BUCKET_BYTES, Bucket, Memory};
 use nyx_base::{CachePadded, WorkerId};
@@ -348,7 +348,7 @@ impl Hash {
     }
 }
 
-impl Index for Hash {
+impl Places for Hash {
     #[inline]
     fn find(&self, hash: u64, mut is_it: impl FnMut(Place) -> bool) -> Option<Place> {
         let tag = tag_of(hash);

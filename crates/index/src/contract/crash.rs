@@ -1,0 +1,396 @@
+//! Every state that a crash can leave of small indexes: recovery, what must be there, and going on.
+//! Also after a process was killed and another one went on before the power failed.
+
+use super::{Kind, listed};
+use crate::eras::Eras;
+use crate::heap::Heap;
+use crate::ordered::{KEY_MAX, Unsound};
+use crate::{Index, Ordered, Persistent};
+use nyx_base::{Rng, WorkerId};
+use nyx_media::pmem::crash::{Act, Crash, Depth, Killed, Mutation, Recorder, Site};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+const W: WorkerId = WorkerId(0);
+const MEDIUM_BYTES: u64 = 40 << 10;
+pub(super) const CHUNK_BYTES: u64 = 4096;
+/// Where the index's root stands.
+const ROOT_WORD: usize = 16;
+/// Where the generation stands.
+const GENERATION_WORD: usize = 8;
+
+type Model = BTreeMap<u64, u64>;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Put(u64, u64),
+    Remove(u64),
+}
+
+impl Step {
+    fn apply(self, model: &mut Model) -> Option<u64> {
+        match self {
+            Step::Put(key, value) => model.insert(key, value),
+            Step::Remove(key) => model.remove(&key),
+        }
+    }
+
+    fn run(self, index: &impl Index) -> Result<Option<u64>, String> {
+        let done = match self {
+            Step::Put(key, value) => index.put(W, key, value),
+            Step::Remove(key) => index.remove(W, key),
+        };
+        done.map_err(|error| format!("{self:?}: {error}"))
+    }
+
+    fn key(self) -> u64 {
+        match self {
+            Step::Put(key, _) | Step::Remove(key) => key,
+        }
+    }
+}
+
+/// Steps on `keys` keys; values repeat, so that neighbours have equal ones.
+fn steps(seed: u64, count: usize, keys: u64, removes: f64) -> Vec<Step> {
+    let mut rng = Rng::with_seed(seed);
+    let mut step = || {
+        let key = rng.u64(0..keys) * 3;
+        match rng.f64() < removes {
+            true => Step::Remove(key),
+            false => Step::Put(key, rng.u64(0..3)),
+        }
+    };
+    (0..count).map(|_| step()).collect()
+}
+
+/// What one process did to the memory, one after the other.
+#[derive(Debug)]
+struct Life {
+    steps: Vec<Step>,
+    /// Killed after so many stores, flushes and fences.
+    acts: Option<u64>,
+    /// Whether it looks at everything before it does anything.
+    looks: bool,
+}
+
+fn open<K: Kind>(pm: &Recorder) -> Result<K::Small<'_>, String> {
+    let eras = Arc::new(Eras::new(1));
+    let heap = Heap::open(pm, eras).map_err(|error| error.to_string())?;
+    Persistent::open(Arc::new(heap), 0, W).map_err(|error| error.to_string())
+}
+
+/// A formatted memory, from which on is recorded.
+fn fresh() -> Recorder {
+    let mut recorder = Recorder::new(MEDIUM_BYTES);
+    let eras = Arc::new(Eras::new(1));
+    Heap::format(&recorder, CHUNK_BYTES, 7, eras).expect("it fits");
+    recorder.restart();
+    recorder
+}
+
+/// What must be there after so many acknowledgements: one model, or two where a step was under way.
+struct Promise {
+    after: Vec<Vec<Model>>,
+    /// The generation after so many.
+    generations: Vec<u64>,
+}
+
+impl Promise {
+    fn new() -> Promise {
+        Promise {
+            after: vec![vec![Model::new()]],
+            generations: vec![0],
+        }
+    }
+
+    /// A process runs; each step and its first look are acknowledged.
+    fn live<K: Kind>(&mut self, recorder: &Recorder, life: &Life) -> Result<(), String> {
+        let run = || self.run::<K>(recorder, life);
+        recorder.kill_after(life.acts);
+        let done = catch_unwind(AssertUnwindSafe(run));
+        recorder.kill_after(None);
+        match done {
+            Ok(done) => done,
+            Err(killed) if killed.is::<Killed>() => Ok(()),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn run<K: Kind>(&mut self, recorder: &Recorder, life: &Life) -> Result<(), String> {
+        let index = open::<K>(recorder)?;
+        self.acknowledge(recorder, index.heap().generation(), None);
+        let mut models = self.after.last().expect("never empty").clone();
+        if life.looks || models.len() == 1 {
+            let found = contents(&index, &keys(&life.steps))?;
+            if !models.contains(&found) {
+                return Err(format!("the next process found {found:?}, not {models:?}"));
+            }
+            models = vec![found];
+            self.acknowledge(recorder, index.heap().generation(), Some(models.clone()));
+        }
+        for step in &life.steps {
+            let before = models.clone();
+            let mut had: Vec<_> = Vec::new();
+            for model in &mut models {
+                had.push(step.apply(model));
+            }
+            // From here on the step may be there.
+            let both: BTreeSet<_> = before.iter().chain(&models).cloned().collect();
+            *self.after.last_mut().expect("never empty") = both.into_iter().collect();
+            let found = step.run(&index)?;
+            // What it answers tells which of the models it was.
+            let is_it = |at: &usize| had[*at] == found;
+            let left: Vec<_> = (0..models.len()).filter(is_it).collect();
+            models = left.iter().map(|&at| models[at].clone()).collect();
+            if models.is_empty() {
+                return Err(format!("{step:?} gave {found:?} instead of {had:?}"));
+            }
+            self.acknowledge(recorder, index.heap().generation(), Some(models.clone()));
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, recorder: &Recorder, generation: u64, models: Option<Vec<Model>>) {
+        let models = models.unwrap_or_else(|| self.after.last().expect("never empty").clone());
+        self.after.push(models);
+        self.generations.push(generation);
+        recorder.acknowledge(self.after.len() as u64 - 1);
+    }
+}
+
+fn keys(steps: &[Step]) -> Vec<u64> {
+    let keys: BTreeSet<u64> = steps.iter().map(|step| step.key()).collect();
+    keys.into_iter().collect()
+}
+
+/// What an index holds, by points and by scans both ways, which must agree.
+fn contents(index: &impl Ordered, keys: &[u64]) -> Result<Model, String> {
+    let error = |error: Unsound| error.to_string();
+    let up = listed(|each| index.scan(0..=KEY_MAX, each)).map_err(error)?;
+    let mut down = listed(|each| index.scan_back(0..=KEY_MAX, each)).map_err(error)?;
+    down.reverse();
+    let mut points = Model::new();
+    for key in keys.iter().copied().chain(up.iter().map(|entry| entry.0)) {
+        let value = index.get(key).map_err(error)?;
+        points.extend(value.map(|value| (key, value)));
+    }
+    let listed: Vec<_> = points.iter().map(|(&key, &value)| (key, value)).collect();
+    match up == listed && down == up {
+        true => Ok(points),
+        false => Err(format!("points {listed:?}, up {up:?}, down {down:?}")),
+    }
+}
+
+/// Recovers from one state, looks at everything, goes on with other steps and looks again.
+fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result<(), String> {
+    let at = crash.acknowledged as usize;
+    if crash.image[GENERATION_WORD] < promise.generations[at] {
+        return Err("a generation would come again".to_owned());
+    }
+    let mut recorder = Recorder::with_image(crash.image);
+    let gone = crash.image[GENERATION_WORD];
+    if rng.bool() {
+        K::scribble(&recorder, gone, rng);
+    }
+    recorder.restart();
+    let index = open::<K>(&recorder)?;
+    let sound = |index: &K::Small<'_>| index.check().map_err(|error| error.to_string());
+    sound(&index)?;
+    let mut keys: Vec<u64> = promise.after[at]
+        .iter()
+        .flat_map(|m| m.keys())
+        .copied()
+        .collect();
+    keys.push(0);
+    let mut found = contents(&index, &keys)?;
+    if !promise.after[at].contains(&found) {
+        let expected = &promise.after[at];
+        return Err(format!("after {at} there is {found:?}, not {expected:?}"));
+    }
+    let mut sweep = index.heap().sweep();
+    let reachable = index.mark(&mut sweep).map_err(|error| error.to_string())?;
+    let swept = sweep.finish().map_err(|_| "nobody is within an era")?;
+    // A first leaf that was not there yet is new.
+    let old = if crash.image[ROOT_WORD] == 0 {
+        0
+    } else {
+        reachable
+    };
+    if swept.used_blocks != old {
+        return Err(format!("{reachable} nodes, and {swept:?}"));
+    }
+    for at in 0..12 {
+        let key = keys[rng.usize(0..keys.len())] + u64::from(rng.bool());
+        let step = match rng.u8(0..3) {
+            0 => Step::Remove(key),
+            _ => Step::Put(key, 100 + at),
+        };
+        let (had, expected) = (step.run(&index)?, step.apply(&mut found));
+        if had != expected {
+            return Err(format!("going on, {step:?} gave {had:?}, not {expected:?}"));
+        }
+    }
+    let after = contents(&index, &keys)?;
+    if after != found {
+        return Err(format!("after going on there is {after:?}, not {found:?}"));
+    }
+    sound(&index).map(|_| ())
+}
+
+/// How many states were fine, or what was wrong with the first that was not.
+fn explore<K: Kind>(recorder: &Recorder, lives: &[Life], depth: Depth) -> Result<u64, String> {
+    let mut promise = Promise::new();
+    for life in lives {
+        promise.live::<K>(recorder, life)?;
+    }
+    let mut rng = Rng::with_seed(depth.seed);
+    let mut wrong = None;
+    let states = recorder.crashes(depth, |crash| {
+        if wrong.is_none() {
+            wrong = check::<K>(crash, &promise, &mut rng).err();
+        }
+    });
+    wrong.map_or(Ok(states), Err)
+}
+
+fn one_life(steps: Vec<Step>) -> [Life; 1] {
+    [Life {
+        steps,
+        acts: None,
+        looks: true,
+    }]
+}
+
+/// Two processes; the first is killed after so many acts.
+fn two_lives(seed: u64, acts: u64, [first, second]: [usize; 2]) -> [Life; 2] {
+    [
+        Life {
+            steps: steps(seed, first, 40, 0.3),
+            acts: Some(acts),
+            looks: true,
+        },
+        Life {
+            steps: steps(seed + 1000, second, 40, 0.5),
+            acts: None,
+            looks: (seed + acts).is_multiple_of(2),
+        },
+    ]
+}
+
+/// Seeds, how many keys, and which part of the steps takes one away.
+const RUNS: [(u64, u64, f64); 6] = [
+    (1, 90, 0.0),
+    (2, 60, 0.3),
+    (3, 60, 0.5),
+    (4, 120, 0.1),
+    (5, 100, 0.2),
+    (6, 40, 0.4),
+];
+
+/// What was acknowledged survives, and the rest is all or nothing.
+pub(crate) fn survives<K: Kind>() {
+    let mut states = 0;
+    for (seed, keys, removes) in RUNS {
+        let lives = one_life(steps(seed, 500, keys, removes));
+        states += explore::<K>(&fresh(), &lives, Depth::default()).unwrap_or_else(|wrong| {
+            panic!("seed {seed}: {wrong}");
+        });
+    }
+    println!("{states} states");
+    assert!(states > 10_000, "{states} states");
+}
+
+/// A kill and a power failure after it lose nothing either.
+pub(crate) fn survives_a_kill_first<K: Kind>() {
+    let depth = Depth {
+        all_up_to: 32,
+        drawn: 4,
+        seed: 1,
+    };
+    let mut states = 0;
+    for seed in 0..16 {
+        for acts in (seed..1200).step_by(141) {
+            let lives = two_lives(seed, acts, [80, 8]);
+            states += explore::<K>(&fresh(), &lives, depth).unwrap_or_else(|wrong| {
+                panic!("seed {seed}, killed after {acts}: {wrong}");
+            });
+        }
+    }
+    println!("{states} states");
+    assert!(states > 10_000, "{states} states");
+}
+
+/// The sites of this room that act while indexes are used.
+fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
+    let mut all = BTreeSet::new();
+    for acts in (1..300).step_by(9) {
+        let recorder = fresh();
+        let mut promise = Promise::new();
+        for life in &two_lives(1, acts, [40, 8]) {
+            promise.live::<K>(&recorder, life).expect("no fault");
+        }
+        all.extend(recorder.sites().into_keys());
+    }
+    all
+}
+
+/// The function that a site stands in, by the source.
+fn function_of(site: Site) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let source = std::fs::read_to_string(format!("{root}/{}", site.file)).expect("the source");
+    let before: Vec<&str> = source.lines().take(site.line as usize).collect();
+    let head = before.iter().rev().find_map(|line| line.split_once("fn "));
+    let name = head.expect("in a function").1;
+    name.split(['(', '<']).next().expect("a name").to_owned()
+}
+
+/// Whether any run finds it: of one process, or of two of which the first is killed anywhere.
+fn is_found<K: Kind>(mutation: Mutation) -> bool {
+    let depth = Depth {
+        all_up_to: 16,
+        drawn: 2,
+        seed: 1,
+    };
+    let found = |lives: &[Life]| {
+        let recorder = fresh().with_mutation(mutation);
+        explore::<K>(&recorder, lives, depth).is_err()
+    };
+    (0..2).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))
+        || (0..200).any(|acts| found(&two_lives(1 + acts / 2 % 2, acts, [20, 2])))
+}
+
+/// Which forgotten flushes and fences are noticed: how many, and the functions in which others
+/// stand.
+pub(crate) fn forgotten<K: Kind>() -> (usize, BTreeSet<(String, Act)>) {
+    let (mut found, mut survivors) = (0, BTreeSet::new());
+    for (act, site) in sites::<K>() {
+        let mutation = match act {
+            Act::Store => continue,
+            Act::Flush => Mutation::NoFlush(site),
+            Act::Fence => Mutation::NoFence(site),
+        };
+        match is_found::<K>(mutation) {
+            true => found += 1,
+            false => survivors.extend([(function_of(site), act)]),
+        }
+    }
+    println!("{found} found, {survivors:?} not");
+    (found, survivors)
+}
+
+/// Which stores are noticed when they come too late, and which are not: how many in each function.
+pub(crate) fn too_late<K: Kind>() -> [BTreeMap<String, u32>; 2] {
+    let [mut found, mut survivors] = [BTreeMap::new(), BTreeMap::new()];
+    for (act, site) in sites::<K>() {
+        if act == Act::Store {
+            let into = match is_found::<K>(Mutation::Late(site)) {
+                true => &mut found,
+                false => &mut survivors,
+            };
+            *into.entry(function_of(site)).or_default() += 1;
+        }
+    }
+    println!("{found:?} found, {survivors:?} not");
+    [found, survivors]
+}

@@ -1,0 +1,338 @@
+//! What every persistent index must do, as tests that any of them is put through: it agrees with an
+//! ordered map, survives crashes ([`crash`]) and damage, and serves readers beside writers.
+#![cfg(all(test, not(any(loom, shuttle))))]
+
+pub(crate) mod crash;
+
+use crate::eras::Eras;
+use crate::heap::Heap;
+use crate::ordered::{KEY_MAX, PutError, Unsound};
+use crate::{Index, Ordered, Persistent};
+use nyx_base::{Rng, WorkerId};
+use nyx_media::pmem::crash::Recorder;
+use nyx_media::{Mapped, Pmem};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const W: WorkerId = WorkerId(0);
+
+/// A kind of index, with so few slots in a node that few keys make many nodes.
+pub(crate) trait Kind {
+    /// Of a recorded memory.
+    type Small<'p>: Persistent<&'p Recorder>;
+
+    /// Writes anything over the locks on the medium: what a process of the generation `gone` may
+    /// have left.
+    fn scribble(recorder: &Recorder, gone: u64, rng: &mut Rng);
+}
+
+/// The addresses of all blocks of so many bytes that there may be.
+pub(crate) fn blocks(recorder: &Recorder, bytes: u64) -> impl Iterator<Item = u64> {
+    /// Where the heap's chunks begin: behind superblock and table.
+    const CHUNKS_AT: u64 = 8192;
+    let in_chunk = crash::CHUNK_BYTES / bytes;
+    let chunks = (CHUNKS_AT..recorder.size_bytes()).step_by(crash::CHUNK_BYTES as usize);
+    chunks.flat_map(move |chunk| (0..in_chunk).map(move |at| chunk + at * bytes))
+}
+
+/// An empty index.
+pub(crate) fn empty<I: Persistent<Mapped>>(bytes: u64, workers: u16) -> I {
+    let pm = Mapped::anonymous(bytes).expect("memory");
+    let eras = Arc::new(Eras::new(workers));
+    let heap = Heap::format(pm, 64 << 10, 1, eras).expect("it fits");
+    I::open(Arc::new(heap), 0, W).expect("an empty index")
+}
+
+/// What a scan meets, in its order.
+pub(crate) fn listed(
+    scan: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Unsound>,
+) -> Result<Vec<(u64, u64)>, Unsound> {
+    let mut all = Vec::new();
+    scan(&mut |key, value| {
+        all.push((key, value));
+        ControlFlow::Continue(())
+    })?;
+    Ok(all)
+}
+
+/// A range, ascending.
+pub(crate) fn up(index: &impl Ordered, from: u64, to: u64) -> Vec<(u64, u64)> {
+    listed(|each| index.scan(from..=to, each)).expect("sound")
+}
+
+/// The same by descending.
+pub(crate) fn down(index: &impl Ordered, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let mut all = listed(|each| index.scan_back(from..=to, each)).expect("sound");
+    all.reverse();
+    all
+}
+
+/// What can be asked of an index.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Put(u64, u64),
+    Remove(u64),
+    Get(u64),
+    Scan(u64, u64),
+}
+
+/// Any steps, on keys that meet often.
+pub(crate) fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = || prop_oneof![0..50u64, 0..400u64, Just(KEY_MAX), Just(0)];
+    let step = prop_oneof![
+        4 => (key(), 0..4u64).prop_map(|(key, value)| Step::Put(key, value)),
+        2 => key().prop_map(Step::Remove),
+        1 => key().prop_map(Step::Get),
+        1 => (key(), key()).prop_map(|(from, to)| Step::Scan(from, to)),
+    ];
+    prop::collection::vec(step, 0..600)
+}
+
+/// It does what an ordered map does, and is whole after it.
+pub(crate) fn agrees<I: Persistent<Mapped>>(steps: &[Step]) {
+    let index = empty::<I>(4 << 20, 1);
+    let mut model = BTreeMap::new();
+    for step in steps {
+        match *step {
+            Step::Put(key, value) => {
+                assert_eq!(index.put(W, key, value), Ok(model.insert(key, value)));
+            }
+            Step::Remove(key) => assert_eq!(index.remove(W, key), Ok(model.remove(&key))),
+            Step::Get(key) => assert_eq!(index.get(key), Ok(model.get(&key).copied())),
+            Step::Scan(from, to) if from <= to => {
+                let expected: Vec<_> = model.range(from..=to).map(|(&k, &v)| (k, v)).collect();
+                assert_eq!(up(&index, from, to), expected);
+                assert_eq!(down(&index, from, to), expected);
+            }
+            Step::Scan(from, to) => {
+                assert!(up(&index, from, to).is_empty() && down(&index, from, to).is_empty());
+            }
+        }
+    }
+    let census = index.check().expect("sound");
+    assert_eq!(census.entries, model.len() as u64);
+    assert_eq!((census.leftovers, census.unlinked, census.empty), (0, 0, 0));
+}
+
+/// Whatever the order in which keys come and go.
+pub(crate) fn holds_any_order<I: Persistent<Mapped>>() {
+    let mut shuffled: Vec<u64> = (0..20_000).collect();
+    Rng::with_seed(5).shuffle(&mut shuffled);
+    let orders: [Vec<u64>; 3] = [(0..20_000).collect(), (0..20_000).rev().collect(), shuffled];
+    for order in orders {
+        let index = empty::<I>(8 << 20, 1);
+        for &key in &order {
+            assert_eq!(index.put(W, key, key + 1), Ok(None));
+        }
+        assert!(order.iter().all(|&key| index.get(key) == Ok(Some(key + 1))));
+        let census = index.check().expect("sound");
+        assert_eq!((census.entries, census.unlinked), (20_000, 0));
+        println!("{census:?}");
+        assert_eq!(up(&index, 0, KEY_MAX).len(), 20_000);
+        for &key in &order {
+            assert_eq!(index.remove(W, key), Ok(Some(key + 1)));
+        }
+        assert!(up(&index, 0, KEY_MAX).is_empty() && down(&index, 0, KEY_MAX).is_empty());
+    }
+}
+
+/// The greatest key is told to whoever goes beyond.
+pub(crate) fn ends_at_the_greatest_key<I: Persistent<Mapped>>() {
+    let index = empty::<I>(1 << 20, 1);
+    assert_eq!(index.put(W, KEY_MAX, 1), Ok(None));
+    assert_eq!(
+        index.put(W, u64::MAX, 1),
+        Err(PutError::Key { key: u64::MAX })
+    );
+    assert_eq!(index.get(u64::MAX), Ok(None));
+    assert_eq!(index.remove(W, u64::MAX), Ok(None));
+    assert_eq!(up(&index, 0, u64::MAX), [(KEY_MAX, 1)]);
+    assert_eq!(down(&index, 0, u64::MAX), [(KEY_MAX, 1)]);
+}
+
+/// A full heap refuses new nodes and nothing else.
+pub(crate) fn refuses_when_full<I: Persistent<Mapped>>() {
+    let index = empty::<I>(192 << 10, 1);
+    let mut key = 0;
+    let full = loop {
+        match index.put(W, key * 7919 % 10_007, key) {
+            Ok(_) => key += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, PutError::Full(_)), "{full}");
+    assert!(key > 1000, "{key} keys");
+    let census = index.check().expect("sound");
+    assert_eq!(census.entries, key);
+    for at in 0..key {
+        let key = at * 7919 % 10_007;
+        assert_eq!(index.get(key), Ok(Some(at)));
+        assert_eq!(
+            index.put(W, key, 5),
+            Ok(Some(at)),
+            "an update needs no room"
+        );
+        assert_eq!(index.remove(W, key), Ok(Some(5)));
+        assert_eq!(
+            index.put(W, key, 6),
+            Ok(None),
+            "and there is what was freed"
+        );
+    }
+}
+
+/// What was there when it was closed is there when it is opened again, on a heap that is swept
+/// while the index is used.
+pub(crate) fn opens_again<K: Kind>() {
+    let pm = Recorder::new(256 << 10);
+    Heap::format(&pm, crash::CHUNK_BYTES, 1, Arc::new(Eras::new(1))).expect("it fits");
+    let mut model = BTreeMap::new();
+    for round in 0..6 {
+        let heap = Heap::open(&pm, Arc::new(Eras::new(1))).expect("a heap");
+        let index = K::Small::open(Arc::new(heap), 0, W).expect("an index");
+        let expected: Vec<_> = model.iter().map(|(&k, &v)| (k, v)).collect();
+        assert_eq!(up(&index, 0, KEY_MAX), expected);
+        assert_eq!(down(&index, 0, KEY_MAX), expected);
+        let mut sweep = index.heap().sweep();
+        let work = |model: &mut BTreeMap<u64, u64>, keys: std::ops::Range<u64>| {
+            for key in keys {
+                let key = key * (7 + round) % 1_009;
+                match (key + round).is_multiple_of(3) {
+                    true => assert_eq!(index.remove(W, key), Ok(model.remove(&key))),
+                    false => assert_eq!(index.put(W, key, round), Ok(model.insert(key, round))),
+                }
+            }
+        };
+        work(&mut model, 0..100);
+        index.mark(&mut sweep).expect("sound");
+        work(&mut model, 100..200);
+        sweep.finish().expect("nobody is within an era");
+        work(&mut model, 200..700);
+        let census = index.check().expect("sound");
+        assert_eq!(census.entries, model.len() as u64);
+    }
+}
+
+/// An index whose nodes were written over does not answer wrongly for ever, panic or hang. Tells
+/// how often that was noticed, of 2,000 times.
+pub(crate) fn bears_damage<K: Kind>() -> u32 {
+    let pm = Recorder::new(96 << 10);
+    Heap::format(&pm, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
+    fn open<K: Kind>(pm: &Recorder) -> Option<K::Small<'_>> {
+        let heap = Heap::open(pm, Arc::new(Eras::new(1))).ok()?;
+        Persistent::open(Arc::new(heap), 0, W).ok()
+    }
+    let whole = open::<K>(&pm).expect("an empty index");
+    (0..300).for_each(|key| assert_eq!(whole.put(W, key * 3, key), Ok(None)));
+    let image = pm.image();
+    let mut rng = Rng::with_seed(3);
+    // The words of chunks that have nodes.
+    let last = image.iter().rposition(|&word| word != 0).expect("nodes");
+    let used = 1024..last;
+    let mut refused = 0;
+    for _ in 0..2_000 {
+        let mut image = image.clone();
+        for _ in 0..rng.usize(1..4) {
+            let word = rng.usize(used.clone());
+            image[word] = match rng.u8(0..3) {
+                0 => image[word] ^ 1 << rng.u8(0..64),
+                1 => rng.u64(..),
+                _ => image[rng.usize(used.clone())],
+            };
+        }
+        let pm = Recorder::with_image(&image);
+        let noticed = open::<K>(&pm).is_none_or(|index| !is_well(&index));
+        refused += u32::from(noticed);
+    }
+    println!("{refused} of 2000 were noticed");
+    refused
+}
+
+/// Whether everything that can be asked is answered without an error.
+fn is_well<'p>(index: &impl Persistent<&'p Recorder>) -> bool {
+    let go_on = |_, _| ControlFlow::Continue(());
+    let mut well = index.check().is_ok();
+    for key in 0..900 {
+        well &= index.get(key).is_ok();
+    }
+    well &= index.scan(0..=KEY_MAX, go_on).is_ok();
+    well &= index.scan_back(0..=KEY_MAX, go_on).is_ok();
+    for key in 0..100 {
+        well &= index.put(W, key * 9 + 1, key).is_ok();
+        well &= index.remove(W, key * 6).is_ok();
+    }
+    well
+}
+
+/// Readers and writers on real threads. Each key has one writer, which only ever makes its value
+/// grow, so that what a reader sees can be judged: nothing is missed, and nothing goes back.
+pub(crate) fn serves_all_at_once<I: Persistent<Mapped>>() {
+    const KEYS: u64 = 600;
+    const ROUNDS: u64 = 3_000;
+    let index = empty::<I>(8 << 20, 4);
+    (0..KEYS).filter(|&key| is_fixed(key)).for_each(|key| {
+        index.put(W, key, 0).expect("room");
+    });
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let index = &index;
+            scope.spawn(move || {
+                let worker = WorkerId(writer as u16);
+                for round in 1..=ROUNDS {
+                    index.heap().eras().enter(worker);
+                    for key in (0..KEYS).filter(|key| key / 3 % 2 == writer) {
+                        if is_fixed(key) || (key + round) % 2 == 0 {
+                            index.put(worker, key, round).expect("room");
+                        } else {
+                            index.remove(worker, key).expect("sound");
+                        }
+                    }
+                }
+                index.heap().eras().leave(worker);
+            });
+        }
+        for reader in 2..4 {
+            let index = &index;
+            scope.spawn(move || {
+                let mut last = vec![0; KEYS as usize];
+                let mut rng = Rng::with_seed(reader.into());
+                while last[0] < ROUNDS || last[3] < ROUNDS {
+                    index.heap().eras().enter(WorkerId(reader));
+                    read_all(index, &mut last);
+                    let (from, to) = (rng.u64(0..KEYS), rng.u64(0..KEYS));
+                    scan_all(index, from.min(to), from.max(to), ROUNDS);
+                }
+                index.heap().eras().leave(WorkerId(reader));
+            });
+        }
+    });
+    let census = index.check().expect("sound");
+    assert_eq!(census.leftovers, 0);
+}
+
+/// Every third key is there all the time; the others come and go between them.
+fn is_fixed(key: u64) -> bool {
+    key.is_multiple_of(3)
+}
+
+fn read_all(index: &impl Index, last: &mut [u64]) {
+    for (key, last) in last.iter_mut().enumerate().step_by(3) {
+        let value = index.get(key as u64).expect("sound").expect("it is there");
+        assert!(value >= *last, "key {key} went back");
+        *last = value;
+    }
+}
+
+fn scan_all(index: &impl Ordered, from: u64, to: u64, most: u64) {
+    for entries in [up(index, from, to), down(index, from, to)] {
+        assert!(entries.is_sorted_by(|a, b| a.0 < b.0), "{entries:?}");
+        let fixed = entries.iter().filter(|(key, _)| is_fixed(*key));
+        let expected = (from..=to).filter(|&key| is_fixed(key)).count();
+        assert_eq!(fixed.count(), expected, "{from} to {to}: {entries:?}");
+        for &(key, value) in &entries {
+            assert!(value <= most, "key {key} has {value}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Crashes of small trees, and the bugs that are planted to see whether they are found.
+
+use super::{FpTree, leaf};
+use crate::contract::{self, Kind, crash};
+use nyx_base::Rng;
+use nyx_media::Pmem;
+use nyx_media::pmem::crash::{Act, Recorder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+
+const SLOTS: usize = 6;
+/// The block that a leaf of so few slots takes.
+const LEAF_BYTES: u64 = 192;
+
+struct Trees;
+
+impl Kind for Trees {
+    type Small<'p> = FpTree<&'p Recorder, SLOTS>;
+
+    fn scribble(recorder: &Recorder, _: u64, rng: &mut Rng) {
+        const { assert!(leaf::words(SLOTS) as u64 * 8 <= LEAF_BYTES) };
+        for at in contract::blocks(recorder, LEAF_BYTES) {
+            recorder.words(at, 1)[0].store(rng.u64(..), Relaxed);
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_and_the_rest_is_all_or_nothing() {
+    crash::survives::<Trees>();
+}
+
+#[test]
+fn a_kill_and_a_power_failure_after_it_lose_nothing_either() {
+    crash::survives_a_kill_first::<Trees>();
+}
+
+#[test]
+fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
+    contract::opens_again::<Trees>();
+}
+
+#[test]
+fn a_damaged_image_is_an_error_or_an_answer() {
+    let noticed = contract::bears_damage::<Trees>();
+    assert!(noticed > 300, "{noticed}");
+}
+
+#[test]
+fn each_forgotten_flush_and_fence_is_found() {
+    let (found, survivors) = crash::forgotten::<Trees>();
+    let expected = [("set_class", Act::Fence), ("set_root", Act::Fence)];
+    let expected = expected.map(|(function, act)| (function.to_owned(), act));
+    assert_eq!(survivors, BTreeSet::from(expected));
+    assert!(found >= 15, "{found}");
+}
+
+#[test]
+fn each_store_whose_order_matters_is_found_when_it_comes_too_late() {
+    let [found, survivors] = crash::too_late::<Trees>();
+    // The fence before the bits of what is kept, and the fingerprint before the bit.
+    let expected = [("cede", 1), ("insert", 1)];
+    let expected = expected.map(|(function, count)| (function.to_owned(), count));
+    assert_eq!(found, BTreeMap::from(expected));
+    // Stores that are the last to their line before it is flushed, those to a slot that does not
+    // hold yet, and those to a leaf that nobody knows of.
+    let names: Vec<&str> = survivors.keys().map(String::as_str).collect();
+    let expected = [
+        "begin",
+        "insert",
+        "set_class",
+        "set_root",
+        "skip",
+        "store_header",
+        "update",
+        "write",
+    ];
+    assert_eq!(names, expected);
+}

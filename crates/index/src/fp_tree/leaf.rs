@@ -1,0 +1,334 @@
+//! One leaf: its words, and the order in which they are stored.
+//!
+//! ```text
+//! word 0        the lock: count << 1 | taken; never flushed on purpose
+//! word 1        which slots hold, one bit each
+//! word 2        the fence: every key here is below it, END for none
+//! words 3-7     a byte of the hash of each slot's key (fingerprints)
+//! word 8        the next leaf's address, or 0
+//! word 9        the key at which it begins: every key here is at or above it
+//! word 10 + 2i  key of slot i
+//! word 11 + 2i  value of slot i
+//! ```
+//!
+//! The first eight words are one cache line: a look-up reads that and, mostly, one slot.
+//!
+//! **Which slots hold** is one word, so one store makes an entry come or go:
+//!
+//! * put: the slot is durable before its fingerprint and then its bit are stored, which share a
+//!   line, so that the bit is never durable before the fingerprint;
+//! * update: the value's word, in place;
+//! * remove: the bit.
+//!
+//! **The lock** is taken by one writer at a time. A reader that finds it free, with the same count
+//! before and after, has seen a leaf that nobody was changing, all of it durable; else it reads
+//! again. What a process that is gone left in it is cleared when the tree is opened, before anybody
+//! reads.
+
+use super::SLOTS_MAX;
+use crate::sync::Wait;
+use nyx_media::pmem::{Pmem, Word};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+const LOCK: usize = 0;
+const BITMAP: usize = 1;
+const FENCE: usize = 2;
+const TAGS: usize = 3;
+const TAG_WORDS: usize = SLOTS_MAX / 8;
+const NEXT: usize = TAGS + TAG_WORDS;
+const LOW: usize = NEXT + 1;
+/// Words before the first slot.
+const HEADER: usize = LOW + 1;
+/// Words of the line that a look-up reads.
+const FIRST_LINE: usize = NEXT;
+
+const TAKEN: u64 = 1;
+/// One in each byte.
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+
+/// Words of a leaf with `slots` slots.
+pub(super) const fn words(slots: usize) -> usize {
+    HEADER + 2 * slots
+}
+
+/// The words of a leaf. Copies are cheap.
+#[derive(Debug)]
+pub(super) struct Leaf<'p, P> {
+    pm: &'p P,
+    pub(super) at: u64,
+    words: &'p [Word],
+}
+
+impl<P> Clone for Leaf<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Leaf<'_, P> {}
+
+/// The count of a lock that was free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen(u64);
+
+/// The byte of a key's hash that is kept beside it.
+#[inline]
+pub(super) fn tag(key: u64) -> u8 {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// The bytes of `word` that are `tag`, one bit each.
+#[inline]
+fn same_bytes(word: u64, tag: u8) -> u64 {
+    let low = ONES * 0x7f;
+    let differ = word ^ (ONES * u64::from(tag));
+    // The high bit of each byte that is zero.
+    let zero = !(((differ & low) + low) | differ | low);
+    (zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+/// The bits that are set, lowest first.
+pub(super) fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        bit
+    })
+}
+
+impl<'p, P: Pmem> Leaf<'p, P> {
+    #[inline]
+    pub(super) fn new(pm: &'p P, at: u64, words: &'p [Word]) -> Self {
+        Leaf { pm, at, words }
+    }
+
+    #[inline]
+    pub(super) fn fence_key(&self) -> u64 {
+        self.words[FENCE].load(Acquire)
+    }
+
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.words[NEXT].load(Acquire)
+    }
+
+    #[inline]
+    pub(super) fn low(&self) -> u64 {
+        self.words[LOW].load(Acquire)
+    }
+
+    /// The bits of all slots.
+    fn all(&self) -> u64 {
+        let slots = (self.words.len() - HEADER) / 2;
+        u64::MAX >> (64 - slots)
+    }
+
+    /// Which slots hold.
+    #[inline]
+    pub(super) fn held(&self) -> u64 {
+        self.words[BITMAP].load(Acquire) & self.all()
+    }
+
+    #[inline]
+    pub(super) fn key(&self, slot: usize) -> u64 {
+        self.words[HEADER + 2 * slot].load(Acquire)
+    }
+
+    #[inline]
+    pub(super) fn value(&self, slot: usize) -> u64 {
+        self.words[HEADER + 2 * slot + 1].load(Acquire)
+    }
+
+    fn slot(&self, slot: usize) -> &'p [Word] {
+        &self.words[HEADER + 2 * slot..][..2]
+    }
+
+    /// The slot that holds `key`.
+    #[inline]
+    pub(super) fn find(&self, key: u64) -> Option<usize> {
+        let tag = tag(key);
+        let tags = self.words[TAGS..NEXT].iter().enumerate();
+        let alike = tags.map(|(at, word)| same_bytes(word.load(Acquire), tag) << (8 * at));
+        let alike = alike.fold(0, |all, some| all | some) & self.held();
+        ones(alike).find(|&slot| self.key(slot) == key)
+    }
+
+    /// The entries, in no order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
+        ones(self.held()).map(|slot| (self.key(slot), self.value(slot)))
+    }
+
+    /// Waits until no writer is at it.
+    #[inline]
+    pub(super) fn look(&self) -> Seen {
+        let mut wait = Wait::new();
+        loop {
+            let lock = self.words[LOCK].load(Acquire);
+            if lock & TAKEN == 0 {
+                return Seen(lock);
+            }
+            wait.turn();
+        }
+    }
+
+    /// Whether nobody changed it since.
+    #[inline]
+    pub(super) fn is_same(&self, seen: Seen) -> bool {
+        self.words[LOCK].load(Acquire) == seen.0
+    }
+
+    /// Waits for other writers and keeps them out, and readers.
+    pub(super) fn lock(self) -> Locked<'p, P> {
+        loop {
+            let Seen(free) = self.look();
+            let lock = &self.words[LOCK];
+            let taken = lock.compare_exchange_weak(free, free | TAKEN, AcqRel, Relaxed);
+            if taken.is_ok() {
+                let free = free.wrapping_add(2);
+                return Locked { leaf: self, free };
+            }
+        }
+    }
+
+    /// After a restart, before anybody else is there: a writer that is gone may have left stores
+    /// that are not durable yet, or a split's upper half here as well as where it belongs.
+    pub(super) fn settle(&self) {
+        if self.words[LOCK].load(Relaxed) & TAKEN != 0 {
+            self.pm.persist(self.words);
+            self.words[LOCK].store(0, Relaxed);
+        }
+        let (held, fence) = (self.held(), self.fence_key());
+        let beyond = ones(held).filter(|&slot| self.key(slot) >= fence);
+        let beyond = beyond.fold(0, |bits, slot| bits | 1 << slot);
+        if beyond != 0 {
+            self.store_header(BITMAP, held & !beyond);
+        }
+    }
+
+    /// Leaves out the next leaf, which is empty and reached by nobody but from here.
+    pub(super) fn skip(&self, beyond: u64) {
+        self.pm.store(&self.words[NEXT], beyond);
+        self.pm.persist(&self.words[NEXT..=NEXT]);
+    }
+
+    /// Stores one word of the header durably.
+    fn store_header(&self, word: usize, value: u64) {
+        self.pm.store(&self.words[word], value);
+        self.pm.persist(&self.words[..FIRST_LINE]);
+    }
+
+    /// Writes a leaf that nobody knows of yet, durably.
+    pub(super) fn write(&self, draft: &Draft<'_>) {
+        self.words[LOCK].store(0, Relaxed);
+        let mut tags = [[0; 8]; TAG_WORDS];
+        for (slot, &(key, value)) in draft.entries.iter().enumerate() {
+            let words = self.slot(slot);
+            self.pm.store(&words[0], key);
+            self.pm.store(&words[1], value);
+            tags[slot / 8][slot % 8] = tag(key);
+        }
+        let held = (1 << draft.entries.len()) - 1;
+        let tags = tags.into_iter().map(u64::from_le_bytes);
+        let header = [held, draft.fence].into_iter().chain(tags);
+        let header = header.chain([draft.next, draft.low]);
+        for (word, value) in self.words[BITMAP..].iter().zip(header) {
+            self.pm.store(word, value);
+        }
+        self.pm.persist(self.words);
+    }
+}
+
+/// What a new leaf has.
+pub(super) struct Draft<'a> {
+    pub(super) next: u64,
+    pub(super) low: u64,
+    pub(super) fence: u64,
+    pub(super) entries: &'a [(u64, u64)],
+}
+
+/// A leaf that this thread may change. Dropping it lets others.
+#[derive(Debug)]
+pub(super) struct Locked<'p, P: Pmem> {
+    leaf: Leaf<'p, P>,
+    free: u64,
+}
+
+impl<'p, P: Pmem> std::ops::Deref for Locked<'p, P> {
+    type Target = Leaf<'p, P>;
+
+    #[inline]
+    fn deref(&self) -> &Leaf<'p, P> {
+        &self.leaf
+    }
+}
+
+impl<P: Pmem> Drop for Locked<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        // A leaf that is half written stays locked, as if the process had been killed; and so it
+        // will be.
+        if !std::thread::panicking() {
+            self.words[LOCK].store(self.free, Release);
+        }
+    }
+}
+
+/// Changing. The order of stores, flushes and fences in here is what a crash is survived by.
+impl<P: Pmem> Locked<'_, P> {
+    /// A slot that holds nothing.
+    pub(super) fn vacancy(&self) -> Option<usize> {
+        ones(!self.held() & self.all()).next()
+    }
+
+    /// Puts a new entry into a slot that holds nothing.
+    pub(super) fn insert(&self, slot: usize, key: u64, value: u64) {
+        let words = self.slot(slot);
+        self.pm.store(&words[0], key);
+        self.pm.store(&words[1], value);
+        self.pm.persist(words);
+        let tags = &self.words[TAGS + slot / 8];
+        let mut bytes = tags.load(Relaxed).to_le_bytes();
+        bytes[slot % 8] = tag(key);
+        self.pm.store(tags, u64::from_le_bytes(bytes));
+        self.store_header(BITMAP, self.held() | 1 << slot);
+    }
+
+    /// Changes the value of a slot that holds.
+    pub(super) fn update(&self, slot: usize, value: u64) {
+        let words = self.slot(slot);
+        self.pm.store(&words[1], value);
+        self.pm.persist(words);
+    }
+
+    /// Takes the entry of a slot away.
+    pub(super) fn remove(&self, slot: usize) {
+        self.store_header(BITMAP, self.held() & !(1 << slot));
+    }
+
+    /// Gives the entries from `fence` on, which lie in the leaf at `right` already, to that one.
+    /// It is reached, and durably so, before they are found there.
+    pub(super) fn cede(&self, right: u64, fence: u64) {
+        self.skip(right);
+        let low = ones(self.held()).filter(|&slot| self.key(slot) < fence);
+        let low = low.fold(0, |bits, slot| bits | 1 << slot);
+        self.pm.store(&self.words[FENCE], fence);
+        self.store_header(BITMAP, low);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_the_same_are_told_exactly() {
+        let mut rng = nyx_base::Rng::with_seed(1);
+        for _ in 0..10_000 {
+            let bytes: [u8; 8] = std::array::from_fn(|_| [0, 1, 0x7f, 0x80, 0xff][rng.usize(0..5)]);
+            let tag = [0, 1, 0x7f, 0x80, 0xff][rng.usize(0..5)];
+            let expected = (0..8).filter(|&at| bytes[at] == tag);
+            let found = same_bytes(u64::from_le_bytes(bytes), tag);
+            assert!(ones(found).eq(expected), "{bytes:x?} {tag:x}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What indexes of 8-byte keys can do, whatever they are made of and wherever they lie.
+//!
+//! *Thread safety*: all methods take `&self`. Where an index frees memory, a worker is within an
+//! era of it while it calls them ([`Persistent::heap`], [`Eras`](crate::Eras)).
+
+use crate::heap::{Damage, Full, Heap, Sweep};
+use nyx_base::WorkerId;
+use nyx_media::Pmem;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+
+/// Above every key.
+pub(crate) const END: u64 = u64::MAX;
+/// The greatest key that there can be.
+pub const KEY_MAX: u64 = END - 1;
+
+/// Values by 8-byte keys.
+pub trait Index: Send + Sync {
+    /// The value of `key`. Nobody is told of what a crash could undo.
+    fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;
+
+    /// Makes `value` that of `key`; the one that it had before, if any. Durable on return, where
+    /// the index is.
+    fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError>;
+
+    /// Takes `key` away; the value that it had. Durable on return, where the index is.
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError>;
+}
+
+/// Values by 8-byte keys, in the order of keys.
+///
+/// A scan is not a snapshot: each entry that is there all the while is met once, in order; one that
+/// comes or goes meanwhile may be met or not.
+pub trait Ordered: Index {
+    /// Calls `each` with the entries of `range` in ascending order until it breaks.
+    fn scan(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound>;
+
+    /// Calls `each` with the entries of `range` in descending order until it breaks.
+    fn scan_back(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound>;
+}
+
+/// An index that lies in a heap.
+pub trait Persistent<P: Pmem>: Ordered + Sized {
+    /// The index at the root `root` of a heap, which is made where the root is zero.
+    fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError>;
+
+    /// The heap that it lies in.
+    fn heap(&self) -> &Arc<Heap<P>>;
+
+    /// Names every block to a sweep, and tells how many. May run while the index is used.
+    fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound>;
+
+    /// Looks at everything. Nobody writes meanwhile.
+    fn check(&self) -> Result<Census, Unsound>;
+}
+
+/// Why a key could not be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// The heap has no room for another node.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// A key that no index can hold.
+    #[error("key {key} is above the greatest that there can be, {KEY_MAX}")]
+    Key {
+        /// Which.
+        key: u64,
+    },
+    /// The index leads nowhere: its image is damaged.
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
+}
+
+impl PutError {
+    /// An error for a key that no index can hold.
+    pub(crate) fn check(key: u64) -> Result<(), PutError> {
+        match key {
+            END => Err(PutError::Key { key }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why an index cannot be right. The image it lies in is damaged: nothing that Nyx does, and no
+/// crash, leaves one like that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsound {
+    /// An address where no node can be.
+    #[error("address {at} cannot be that of a node")]
+    NoNode {
+        /// Which.
+        at: u64,
+    },
+    /// A child that is not one level below its parent.
+    #[error("the node at {at} is on another level than its place in the tree")]
+    Level {
+        /// Which.
+        at: u64,
+    },
+    /// Going right or down does not end.
+    #[error("the index leads in circles")]
+    Endless,
+    /// Keys out of order, or at or above the fence of the node or below that of its left sibling.
+    #[error("slot {slot} of the node at {at} has key {key}, which does not belong there")]
+    Key {
+        /// Which node.
+        at: u64,
+        /// Which slot.
+        slot: usize,
+        /// Its key.
+        key: u64,
+    },
+    /// A fence below that of the left sibling, or one without a right sibling.
+    #[error("the node at {at} ends at {fence}, which is before it begins or leads nowhere")]
+    Fence {
+        /// Which node.
+        at: u64,
+        /// Its fence.
+        fence: u64,
+    },
+    /// A node that the heap knows otherwise.
+    #[error(transparent)]
+    Block(#[from] Damage),
+}
+
+/// What a full check counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Entries.
+    pub entries: u64,
+    /// Nodes of all levels.
+    pub nodes: u64,
+    /// Levels on the medium.
+    pub levels: u32,
+    /// Nodes without keys of their own, which a crash left in the chain.
+    pub empty: u64,
+    /// Nodes without an entry in the level above: reached by going right.
+    pub unlinked: u64,
+    /// Entries that a crash left in two slots.
+    pub leftovers: u64,
+}
+
+/// What is left of the way to anywhere. Who goes further than there are nodes goes in circles,
+/// which only a damaged index has.
+pub(crate) struct Steps(u64);
+
+impl Steps {
+    /// As many as a medium has room for nodes, and some for the levels above.
+    pub(crate) fn among<P: Pmem>(heap: &Heap<P>, node_bytes: u64) -> Steps {
+        /// More levels than any index that fits into an address space has.
+        const LEVELS: u64 = 64;
+        Steps(heap.pm().size_bytes() / node_bytes + LEVELS)
+    }
+
+    #[inline]
+    pub(crate) fn to<T>(&mut self, next: T) -> Result<T, Unsound> {
+        self.0 = self.0.checked_sub(1).ok_or(Unsound::Endless)?;
+        Ok(next)
+    }
+}

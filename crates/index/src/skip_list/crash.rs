@@ -1,0 +1,74 @@
+//! Crashes of small lists, and the bugs that are planted to see whether they are found.
+
+use super::{FLAGS, NODE_BYTES, SkipList};
+use crate::contract::{self, Kind, crash};
+use nyx_base::Rng;
+use nyx_media::Pmem;
+use nyx_media::pmem::crash::{Act, Recorder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+
+struct Lists;
+
+impl Kind for Lists {
+    type Small<'p> = SkipList<&'p Recorder>;
+
+    fn scribble(recorder: &Recorder, _: u64, rng: &mut Rng) {
+        for at in contract::blocks(recorder, NODE_BYTES) {
+            let link = &recorder.words(at, 1)[0];
+            link.fetch_or(rng.u64(..) & FLAGS, Relaxed);
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_and_the_rest_is_all_or_nothing() {
+    crash::survives::<Lists>();
+}
+
+#[test]
+fn a_kill_and_a_power_failure_after_it_lose_nothing_either() {
+    crash::survives_a_kill_first::<Lists>();
+}
+
+#[test]
+fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
+    contract::opens_again::<Lists>();
+}
+
+#[test]
+fn a_damaged_image_is_an_error_or_an_answer() {
+    let noticed = contract::bears_damage::<Lists>();
+    assert!(noticed > 300, "{noticed}");
+}
+
+#[test]
+fn each_forgotten_flush_and_fence_is_found() {
+    let (found, survivors) = crash::forgotten::<Lists>();
+    let expected = [("set_class", Act::Fence), ("set_root", Act::Fence)];
+    let expected = expected.map(|(function, act)| (function.to_owned(), act));
+    assert_eq!(survivors, BTreeSet::from(expected));
+    assert!(found >= 12, "{found}");
+}
+
+#[test]
+fn each_store_whose_order_matters_is_found_when_it_comes_too_late() {
+    let [found, survivors] = crash::too_late::<Lists>();
+    // The link before it is flushed, the mark of a value that is changing, and stores of a word
+    // that is stored again afterwards: a late one would undo the other.
+    let expected = [("lead_to", 1), ("recover", 1), ("unlink", 1), ("update", 1)];
+    let expected = expected.map(|(function, count)| (function.to_owned(), count));
+    assert_eq!(found, BTreeMap::from(expected));
+    // Stores that are the last to their line before it is flushed, those to a node that nobody
+    // knows of, and those that take a mark away.
+    let names: Vec<&str> = survivors.keys().map(String::as_str).collect();
+    let expected = [
+        "begin",
+        "lead_to",
+        "set_class",
+        "set_root",
+        "update",
+        "write",
+    ];
+    assert_eq!(names, expected);
+}
