@@ -9,17 +9,21 @@
 //! * [`fast_fair`]: a B+tree on persistent memory that is whole at any moment.
 //! * [`fp_tree`]: a tree whose leaves are on persistent memory and the rest in DRAM.
 //! * [`skip_list`]: a list on persistent memory, with levels above it in DRAM.
+//! * [`acs`]: a cache in DRAM before any of them.
+//! * [`map`]: the cache's hash table for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
 //! * [`eras`]: when memory that was freed may be used again.
 //! * [`hash`]: the table of cache-line buckets in DRAM that every tenant has (NyxCache section 3.5
 //!   keeps the index of its Pelikan store in DRAM).
 
+pub mod acs;
 mod contract;
 pub mod eras;
 pub mod fast_fair;
 pub mod fp_tree;
 pub mod hash;
 pub mod heap;
+pub mod map;
 pub mod ordered;
 pub mod skip_list;
 mod sync;

@@ -3,7 +3,7 @@
 
 use super::{Kind, listed};
 use crate::eras::Eras;
-use crate::heap::Heap;
+use crate::heap::{Heap, Swept};
 use crate::ordered::{KEY_MAX, Unsound};
 use crate::{Index, Ordered, Persistent};
 use nyx_base::{Rng, WorkerId};
@@ -19,6 +19,8 @@ pub(super) const CHUNK_BYTES: u64 = 4096;
 const ROOT_WORD: usize = 16;
 /// Where the generation stands.
 const GENERATION_WORD: usize = 8;
+/// The bits of it that are not there to check the others.
+const GENERATION_MASK: u64 = (1 << 40) - 1;
 
 type Model = BTreeMap<u64, u64>;
 
@@ -72,6 +74,8 @@ struct Life {
     acts: Option<u64>,
     /// Whether it looks at everything before it does anything.
     looks: bool,
+    /// Whether it sweeps the heap before it does anything, so that it may use what is free.
+    sweeps: bool,
 }
 
 fn open<K: Kind>(pm: &Recorder) -> Result<K::Small<'_>, String> {
@@ -120,6 +124,9 @@ impl Promise {
     fn run<K: Kind>(&mut self, recorder: &Recorder, life: &Life) -> Result<(), String> {
         let index = open::<K>(recorder)?;
         self.acknowledge(recorder, index.heap().generation(), None);
+        if life.sweeps {
+            sweep(&index)?;
+        }
         let mut models = self.after.last().expect("never empty").clone();
         if life.looks || models.len() == 1 {
             let found = contents(&index, &keys(&life.steps))?;
@@ -182,10 +189,18 @@ fn contents(index: &impl Ordered, keys: &[u64]) -> Result<Model, String> {
     }
 }
 
+/// Finds out which blocks are in use: how many are reachable, and what the heap says.
+fn sweep<'p>(index: &impl Persistent<&'p Recorder>) -> Result<(u64, Swept), String> {
+    let mut sweep = index.heap().sweep();
+    let reachable = index.mark(&mut sweep).map_err(|error| error.to_string())?;
+    let swept = sweep.finish().map_err(|_| "nobody is within an era")?;
+    Ok((reachable, swept))
+}
+
 /// Recovers from one state, looks at everything, goes on with other steps and looks again.
 fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result<(), String> {
     let at = crash.acknowledged as usize;
-    if crash.image[GENERATION_WORD] < promise.generations[at] {
+    if crash.image[GENERATION_WORD] & GENERATION_MASK < promise.generations[at] {
         return Err("a generation would come again".to_owned());
     }
     let mut recorder = Recorder::with_image(crash.image);
@@ -208,9 +223,7 @@ fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result
         let expected = &promise.after[at];
         return Err(format!("after {at} there is {found:?}, not {expected:?}"));
     }
-    let mut sweep = index.heap().sweep();
-    let reachable = index.mark(&mut sweep).map_err(|error| error.to_string())?;
-    let swept = sweep.finish().map_err(|_| "nobody is within an era")?;
+    let (reachable, swept) = sweep(&index)?;
     // A first leaf that was not there yet is new.
     let old = if crash.image[ROOT_WORD] == 0 {
         0
@@ -259,6 +272,7 @@ fn one_life(steps: Vec<Step>) -> [Life; 1] {
         steps,
         acts: None,
         looks: true,
+        sweeps: false,
     }]
 }
 
@@ -269,13 +283,43 @@ fn two_lives(seed: u64, acts: u64, [first, second]: [usize; 2]) -> [Life; 2] {
             steps: steps(seed, first, 40, 0.3),
             acts: Some(acts),
             looks: true,
+            sweeps: false,
         },
         Life {
             steps: steps(seed + 1000, second, 40, 0.5),
             acts: None,
             looks: (seed + acts).is_multiple_of(2),
+            sweeps: (seed + acts).is_multiple_of(3),
         },
     ]
+}
+
+/// Three processes; the second only opens the index, sweeps and looks, and is killed at that.
+fn three_lives(seed: u64, acts: [u64; 2]) -> [Life; 3] {
+    let [first, third] = two_lives(seed, acts[0], [60, 8]);
+    let second = Life {
+        steps: Vec::new(),
+        acts: Some(acts[1]),
+        looks: false,
+        sweeps: true,
+    };
+    let third = Life {
+        steps: steps(seed + 1000, 8, 40, 0.2),
+        sweeps: true,
+        ..third
+    };
+    [first, second, third]
+}
+
+/// How many stores, flushes and fences it takes to put right what the first of these left.
+fn acts_of_second<K: Kind>(lives: &[Life; 3]) -> u64 {
+    let recorder = fresh();
+    let mut promise = Promise::new();
+    let acts = || recorder.sites().values().sum::<u64>();
+    promise.live::<K>(&recorder, &lives[0]).expect("no fault");
+    let before = acts();
+    promise.live::<K>(&recorder, &lives[1]).expect("no fault");
+    acts() - before
 }
 
 /// Seeds, how many keys, and which part of the steps takes one away.
@@ -319,6 +363,37 @@ pub(crate) fn survives_a_kill_first<K: Kind>() {
     }
     println!("{states} states");
     assert!(states > 10_000, "{states} states");
+}
+
+/// Nor does a second kill while the next process puts right what the first left: at each of its
+/// stores, flushes and fences.
+pub(crate) fn survives_two_kills_first<K: Kind>() {
+    /// Any process makes as many, to count that the heap was opened.
+    const ALWAYS: u64 = 3;
+    const REPAIRS: u64 = 60;
+    let depth = Depth {
+        all_up_to: 16,
+        drawn: 2,
+        seed: 1,
+    };
+    let (mut states, mut repairs) = (0, 0);
+    for seed in 0..12 {
+        for first in 10..400 {
+            if repairs == REPAIRS {
+                break;
+            }
+            let acts = acts_of_second::<K>(&three_lives(seed, [first, u64::MAX]));
+            repairs += u64::from(acts > ALWAYS);
+            for second in ALWAYS + 1..=acts {
+                let lives = three_lives(seed, [first, second]);
+                states += explore::<K>(&fresh(), &lives, depth).unwrap_or_else(|wrong| {
+                    panic!("seed {seed}, killed after {first} and {second}: {wrong}");
+                });
+            }
+        }
+    }
+    println!("{repairs} repairs, {states} states");
+    assert_eq!(repairs, REPAIRS, "there is too little to put right");
 }
 
 /// The sites of this room that act while indexes are used.

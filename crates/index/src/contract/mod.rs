@@ -228,18 +228,19 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
     (0..300).for_each(|key| assert_eq!(whole.put(W, key * 3, key), Ok(None)));
     let image = pm.image();
     let mut rng = Rng::with_seed(3);
-    // The words of chunks that have nodes.
+    // The generation, roots, the table of chunks, and the words of chunks that have nodes.
     let last = image.iter().rposition(|&word| word != 0).expect("nodes");
-    let used = 1024..last;
+    let head = (8..9).chain(16..17).chain(512..522);
+    let used: Vec<usize> = head.cycle().take(last / 8).chain(1024..last).collect();
     let mut refused = 0;
     for _ in 0..2_000 {
         let mut image = image.clone();
         for _ in 0..rng.usize(1..4) {
-            let word = rng.usize(used.clone());
+            let word = used[rng.usize(0..used.len())];
             image[word] = match rng.u8(0..3) {
                 0 => image[word] ^ 1 << rng.u8(0..64),
                 1 => rng.u64(..),
-                _ => image[rng.usize(used.clone())],
+                _ => image[used[rng.usize(0..used.len())]],
             };
         }
         let pm = Recorder::with_image(&image);
@@ -254,6 +255,7 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
 fn is_well<'p>(index: &impl Persistent<&'p Recorder>) -> bool {
     let go_on = |_, _| ControlFlow::Continue(());
     let mut well = index.check().is_ok();
+    well &= index.mark(&mut index.heap().sweep()).is_ok();
     for key in 0..900 {
         well &= index.get(key).is_ok();
     }

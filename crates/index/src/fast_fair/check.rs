@@ -11,16 +11,18 @@ use std::collections::BTreeSet;
 impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     pub(super) fn mark_all(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
         let mut nodes = 0;
+        let mut steps = self.steps();
         let mut first = self.root_node()?;
         loop {
             let mut node = first;
-            // A node that is marked twice is an error, so that this ends.
             loop {
                 sweep.mark(node.at, Self::CLASS)?;
                 nodes += 1;
+                // What a writer that is gone left out may be led to by what is durable.
+                node.look(self.heap.generation());
                 match node.sibling() {
                     0 => break,
-                    next => node = self.node(next)?,
+                    next => node = steps.to(self.node(next)?)?,
                 }
             }
             if first.level() == 0 {

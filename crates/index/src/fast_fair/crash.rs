@@ -36,6 +36,11 @@ fn a_kill_and_a_power_failure_after_it_lose_nothing_either() {
 }
 
 #[test]
+fn nor_does_a_second_kill_while_that_is_put_right() {
+    crash::survives_two_kills_first::<Trees>();
+}
+
+#[test]
 fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
     crate::contract::opens_again::<Trees>();
 }

@@ -248,7 +248,11 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         // Nothing is ever put into a node whose left neighbour has the same fence, or told of it to
         // the level above: nobody will lead there once it is left out.
         let next = self.node(sibling)?;
-        match next.fence_key() == left.fence_key() {
+        let is_empty = next.fence_key() == left.fence_key() && sibling != left.at;
+        if is_empty {
+            self.heap.check(sibling, Self::CLASS)?;
+        }
+        match is_empty {
             true => Ok((next.sibling(), Some(sibling))),
             false => Ok((sibling, None)),
         }

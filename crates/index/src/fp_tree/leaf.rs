@@ -191,24 +191,21 @@ impl<'p, P: Pmem> Leaf<'p, P> {
     }
 
     /// After a restart, before anybody else is there: a writer that is gone may have left stores
-    /// that are not durable yet, or a split's upper half here as well as where it belongs.
+    /// that are not durable yet, or a split's upper half here as well as where it belongs. Taken
+    /// until that is put right, so that the next process knows if this one is killed meanwhile.
     pub(super) fn settle(&self) {
-        if self.words[LOCK].load(Relaxed) & TAKEN != 0 {
-            self.pm.persist(self.words);
-            self.words[LOCK].store(0, Relaxed);
-        }
         let (held, fence) = (self.held(), self.fence_key());
         let beyond = ones(held).filter(|&slot| self.key(slot) >= fence);
         let beyond = beyond.fold(0, |bits, slot| bits | 1 << slot);
+        if beyond == 0 && self.words[LOCK].load(Relaxed) & TAKEN == 0 {
+            return;
+        }
+        self.words[LOCK].store(TAKEN, Relaxed);
+        self.pm.persist(self.words);
         if beyond != 0 {
             self.store_header(BITMAP, held & !beyond);
         }
-    }
-
-    /// Leaves out the next leaf, which is empty and reached by nobody but from here.
-    pub(super) fn skip(&self, beyond: u64) {
-        self.pm.store(&self.words[NEXT], beyond);
-        self.pm.persist(&self.words[NEXT..=NEXT]);
+        self.words[LOCK].store(0, Release);
     }
 
     /// Stores one word of the header durably.
@@ -305,10 +302,16 @@ impl<P: Pmem> Locked<'_, P> {
         self.store_header(BITMAP, self.held() & !(1 << slot));
     }
 
+    /// Makes `beyond` the next leaf.
+    pub(super) fn lead_to(&self, beyond: u64) {
+        self.pm.store(&self.words[NEXT], beyond);
+        self.pm.persist(&self.words[NEXT..=NEXT]);
+    }
+
     /// Gives the entries from `fence` on, which lie in the leaf at `right` already, to that one.
     /// It is reached, and durably so, before they are found there.
     pub(super) fn cede(&self, right: u64, fence: u64) {
-        self.skip(right);
+        self.lead_to(right);
         let low = ones(self.held()).filter(|&slot| self.key(slot) < fence);
         let low = low.fold(0, |bits, slot| bits | 1 << slot);
         self.pm.store(&self.words[FENCE], fence);

@@ -71,7 +71,6 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
     const FITS: () = assert!(SLOTS >= 2 && SLOTS <= SLOTS_MAX);
 
     fn leaf(&self, at: u64) -> Result<Leaf<'_, P>, Unsound> {
-        // Of a whole block, so that it begins where one may begin.
         let words = self.heap.block(at, Self::CLASS.bytes());
         let words = words.ok_or(Unsound::NoNode { at })?;
         Ok(Leaf::new(self.heap.pm(), at, &words[..leaf::words(SLOTS)]))
@@ -94,9 +93,12 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         let mut steps = self.steps();
         let (mut leaf, mut low) = (self.first()?, 0);
         loop {
+            self.heap
+                .check(leaf.at, Self::CLASS)
+                .map_err(Unsound::from)?;
             leaf.settle();
             let (at, fence, next) = (leaf.at, leaf.fence_key(), leaf.next());
-            if fence <= low || (fence < END && next == 0) {
+            if leaf.low() != low || fence <= low || (fence < END && next == 0) {
                 return Err(Unsound::Fence { at, fence }.into());
             }
             if next == 0 {
@@ -105,7 +107,8 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
             }
             let right = steps.to(self.leaf(next)?)?;
             if right.fence_key() == fence {
-                leaf.skip(right.next());
+                // Empty, and reached by nobody but from here.
+                leaf.lock().lead_to(right.next());
                 continue;
             }
             self.above.put(worker, low, at)?;
@@ -316,16 +319,16 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
     }
 
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
-        let mut leaf = self.first()?;
-        // A leaf that is marked twice is an error, so that this ends.
-        for leaves in 1.. {
+        let mut steps = self.steps();
+        let (mut leaf, mut leaves) = (self.first()?, 0);
+        loop {
             sweep.mark(leaf.at, Self::CLASS)?;
+            leaves += 1;
             match leaf.next() {
                 0 => return Ok(leaves),
-                next => leaf = self.leaf(next)?,
+                next => leaf = steps.to(self.leaf(next)?)?,
             }
         }
-        Err(Unsound::Endless)
     }
 
     fn check(&self) -> Result<Census, Unsound> {

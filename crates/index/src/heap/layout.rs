@@ -16,6 +16,8 @@ const VERSION: u32 = 1;
 const SUPERBLOCK_BYTES: u64 = 4096;
 /// The line of the generation.
 const GENERATION_AT: u64 = 64;
+/// The bits of its word that count; the others check them.
+const GENERATION_MASK: u64 = (1 << 40) - 1;
 /// The line of the roots.
 pub(super) const ROOTS_AT: u64 = 128;
 /// How many roots a heap has.
@@ -47,6 +49,14 @@ pub enum HeapError {
         /// What it says.
         found: u64,
         /// What its bytes give.
+        right: u64,
+    },
+    /// The generation contradicts the bits that check it.
+    #[error("the heap's generation is damaged: its word is {found:#018x}, not {right:#018x}")]
+    Generation {
+        /// What it says.
+        found: u64,
+        /// What its lower bits give.
         right: u64,
     },
     /// The heap is longer than its medium.
@@ -226,13 +236,28 @@ impl Superblock {
     /// Counts, durably, that the heap was opened once more. A root that the process before stored
     /// and did not flush, when it was killed, becomes durable before anybody builds on it. (A chunk
     /// whose size is not durable has no block that was handed out.)
-    pub(super) fn begin(&self, pm: &impl Pmem) -> u64 {
+    pub(super) fn begin(&self, pm: &impl Pmem) -> Result<u64, HeapError> {
         let words = pm.words(0, (SUPERBLOCK_BYTES / WORD_BYTES) as usize);
         let word = &words[(GENERATION_AT / WORD_BYTES) as usize];
-        let generation = word.load(Relaxed).wrapping_add(1);
-        pm.store(word, generation);
+        let found = word.load(Relaxed);
+        let last = found & GENERATION_MASK;
+        let right = generation_word(last);
+        if found != right {
+            return Err(HeapError::Generation { found, right });
+        }
+        let generation = (last + 1) & GENERATION_MASK;
+        pm.store(word, generation_word(generation));
         pm.persist(&words[..3 * LINE_WORDS]);
-        generation
+        Ok(generation)
+    }
+}
+
+/// A generation with bits to check it by: one that came again would make locks of the past look
+/// like those of today. Zero is that of a heap that was never opened.
+fn generation_word(generation: u64) -> u64 {
+    match generation {
+        0 => 0,
+        _ => generation | xxh3_64(&generation.to_le_bytes()) & !GENERATION_MASK,
     }
 }
 

@@ -153,7 +153,7 @@ impl<P: Pmem> Heap<P> {
     pub fn open(pm: P, eras: Arc<Eras>) -> Result<Heap<P>, HeapError> {
         let superblock = Superblock::read(&pm)?;
         let layout = superblock.layout;
-        let generation = superblock.begin(&pm);
+        let generation = superblock.begin(&pm)?;
         let mut fresh = 0;
         let mut chunks = Bits::none(layout.chunk_count.into());
         let mut empty = Vec::new();
@@ -300,6 +300,14 @@ impl<P: Pmem> Heap<P> {
         let is_block = offset.is_multiple_of(class.bytes())
             && offset + class.bytes() <= self.layout.chunk_bytes;
         is_block.then_some(class)
+    }
+
+    /// Refuses an address that was read from the medium and is not that of a block of `class`.
+    pub(crate) fn check(&self, at: u64, class: Class) -> Result<(), Damage> {
+        match self.class_of(at) == Some(class) {
+            true => Ok(()),
+            false => Err(Damage::NoBlock { at, class }),
+        }
     }
 
     /// Puts at least one free block into `into`.

@@ -58,7 +58,8 @@ pub struct Sweep<'h, P> {
 }
 
 impl<P: Pmem> Heap<P> {
-    /// Begins to find out which blocks of the past are in use. One at a time.
+    /// Begins to find out which blocks of the past are in use. One at a time. Where others use the
+    /// heap meanwhile, whoever marks is within an era while it does, and no more when it finishes.
     pub fn sweep(&self) -> Sweep<'_, P> {
         Sweep {
             heap: self,
@@ -72,9 +73,7 @@ impl<P: Pmem> Heap<P> {
 impl<P: Pmem> Sweep<'_, P> {
     /// Says that there is a block of `class` in use at `at`.
     pub fn mark(&mut self, at: u64, class: Class) -> Result<(), Damage> {
-        if self.heap.class_of(at) != Some(class) {
-            return Err(Damage::NoBlock { at, class });
-        }
+        self.heap.check(at, class)?;
         match self.set(at, class, true) {
             true => Err(Damage::Twice { at }),
             false => Ok(()),

@@ -42,9 +42,9 @@ mod tests;
 
 use crate::heap::{Class, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, Steps, Unsound};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Locks, MutexGuard};
 use crate::{Index, Ordered, Persistent};
-use nyx_base::{CachePadded, WorkerId};
+use nyx_base::WorkerId;
 use nyx_media::Pmem;
 use nyx_media::pmem::Word;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ pub struct SkipList<P> {
     heap: Arc<Heap<P>>,
     root: usize,
     towers: Towers,
-    locks: Box<[CachePadded<Mutex<()>>]>,
+    locks: Locks,
 }
 
 /// The words of a node. Copies are cheap.
@@ -211,20 +211,8 @@ impl<P: Pmem> SkipList<P> {
         Steps::among(&self.heap, NODE_BYTES)
     }
 
-    fn lock_of(&self, node: Node<'_, P>) -> usize {
-        (node.at / NODE_BYTES) as usize % LOCKS
-    }
-
     fn lock(&self, node: Node<'_, P>) -> MutexGuard<'_, ()> {
-        lock(&self.locks[self.lock_of(node)])
-    }
-
-    /// Locks two nodes, in the order of locks.
-    fn lock_both(&self, one: Node<'_, P>, other: Node<'_, P>) -> [Option<MutexGuard<'_, ()>>; 2] {
-        let (one, other) = (self.lock_of(one), self.lock_of(other));
-        let first = lock(&self.locks[one.min(other)]);
-        let second = (one != other).then(|| lock(&self.locks[one.max(other)]));
-        [Some(first), second]
+        self.locks.lock(node.at / NODE_BYTES)
     }
 
     /// Puts an entry between two nodes, in a block of its own, unless the list changed there. Tells
@@ -256,7 +244,8 @@ impl<P: Pmem> SkipList<P> {
 
     /// Takes a node out, unless the list changed there. Tells whether it did.
     fn unlink(&self, worker: WorkerId, before: Node<'_, P>, node: Node<'_, P>) -> bool {
-        let _both = self.lock_both(before, node);
+        let numbers = [before.at, node.at].map(|at| at / NODE_BYTES);
+        let _both = self.locks.lock_both(numbers[0], numbers[1]);
         if before.link() & GONE != 0 || before.link() & !FLAGS != node.at {
             return false;
         }
@@ -273,6 +262,7 @@ impl<P: Pmem> SkipList<P> {
         let mut node = self.node(self.heap.read_root(self.root))?;
         let mut last = None;
         loop {
+            self.heap.check(node.at, CLASS).map_err(Unsound::from)?;
             if node.link() & FLAGS != 0 {
                 node.pm.persist(node.words);
                 // What was to leave the list and did not stays: nobody was told that it left.
@@ -406,12 +396,11 @@ impl<P: Pmem> Persistent<P> for SkipList<P> {
         }
         let keys = heap.pm().size_bytes() / NODE_BYTES;
         let first = heap.read_root(root);
-        let locks = (0..LOCKS).map(|_| CachePadded(Mutex::default()));
         let list = SkipList {
             towers: Towers::new(keys, first, heap.id(), heap.eras().clone())?,
             heap,
             root,
-            locks: locks.collect(),
+            locks: Locks::new(LOCKS),
         };
         list.recover(worker)?;
         Ok(list)
@@ -422,16 +411,16 @@ impl<P: Pmem> Persistent<P> for SkipList<P> {
     }
 
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
-        let mut node = self.node(self.heap.read_root(self.root))?;
-        // A node that is marked twice is an error, so that this ends.
-        for nodes in 1.. {
+        let mut steps = self.steps();
+        let (mut node, mut nodes) = (self.node(self.heap.read_root(self.root))?, 0);
+        loop {
             sweep.mark(node.at, CLASS)?;
+            nodes += 1;
             match self.after(node)? {
                 None => return Ok(nodes),
-                Some(next) => node = next,
+                Some(next) => node = steps.to(next)?,
             }
         }
-        Err(Unsound::Endless)
     }
 
     fn check(&self) -> Result<Census, Unsound> {

@@ -8,7 +8,7 @@
 //! tower holds the lock.
 //!
 //! *Invariants*: a tower is taken away before its node leaves the list, so that who begins at one
-//! begins at a node that was there when it looked.
+//! begins at a node that was in the list after it began to look.
 
 use crate::Eras;
 use crate::heap::{Class, Full, Heap, HeapError};

@@ -1,0 +1,336 @@
+//! ACS: a cache of entries in DRAM before an index on persistent memory, which it leaves as it is.
+//!
+//! A look-up asks the cache first and the index where that does not know; the entry is then wanted,
+//! and put into the cache later, by whoever calls [`Acs::fill`]. An update or a removal changes
+//! both before it returns. The cache is made of small sets (`set.rs`), so that keeping the order of
+//! use costs nothing but a word of the line that was read.
+//!
+//! **Serial or parallel.** Where most look-ups miss, asking the cache first only adds to them. In
+//! parallel, the set is fetched while the index is asked, and looked at afterwards: no slower than
+//! the index alone, and no faster. [`Lookup::Adaptive`] takes the one or the other by the share of
+//! hits. (The paper has a second thread look at the index; a hand-over to another thread takes
+//! longer than a look-up, the processor does the same with a prefetch.)
+//!
+//! **What a reader may see.** While a key is cached its entry is what counts: writers of a set come
+//! one after the other, each changes the index and then the entry. A reader that missed reads the
+//! index and then looks at the set again, so that nobody is told of a new value while an old one is
+//! cached. What is to be filled in is forgotten if the set changed since.
+//!
+//! What it never does: hold more entries than it was made for, lose or invent one, wait while
+//! reading, start a thread.
+//!
+//! *Thread safety*: all methods take `&self`. *Invariants*: an entry of the cache is what the index
+//! has for its key, unless a writer of that set is between the two.
+//!
+//! Source: HybridIndex+ section 3.2 ("ACS"), figures 18 to 20.
+
+mod set;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::ordered::{END, Ordered, PutError, Unsound};
+use crate::sync::Locks;
+use crate::{Index, map::hash_of};
+use crossbeam_queue::ArrayQueue;
+use nyx_base::{CachePadded, WorkerId};
+use nyx_media::pmem::Dram;
+use nyx_media::{MediaError, Pmem};
+use set::{Look, SET_BYTES, Set, WAYS};
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Which entry goes where there is no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The least recently used.
+    Lru,
+    /// The least frequently used, of late: what is read once does not push out what is read often.
+    #[default]
+    Lfu,
+}
+
+/// Whether the cache is asked before the index or beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookup {
+    /// Before.
+    Serial,
+    /// Beside.
+    Parallel,
+    /// As the share of hits makes it faster.
+    #[default]
+    Adaptive,
+}
+
+/// What a cache is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct AcsShape {
+    /// The most entries that it holds; each takes some 18 bytes.
+    pub entries: u64,
+    /// Which entry goes where there is no room.
+    pub keep: Keep,
+    /// Whether the cache is asked before the index or beside it.
+    pub lookup: Lookup,
+}
+
+/// What a cache did and has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AcsFigures {
+    /// Look-ups that found their entry in the cache. This and the next are not exact where several
+    /// threads look up at once.
+    pub hits: u64,
+    /// Look-ups.
+    pub looks: u64,
+    /// Entries that were wanted and never filled in, because too many were.
+    pub dropped: u64,
+    /// Bytes of memory.
+    pub bytes: u64,
+    /// Whether the index is asked in parallel now.
+    pub is_parallel: bool,
+}
+
+/// Locks that sets share.
+const LOCKS: usize = 1024;
+/// Entries that wait to be filled in, at most.
+const WANTED_MAX: usize = 1024;
+/// In parallel, of so many misses one is filled in: a cache of little use is not worth more.
+const PARALLEL_FILLS: u64 = 8;
+/// Counts are kept in so many places.
+const TALLIES: usize = 16;
+/// After so many look-ups the share of hits is judged.
+const JUDGED: u64 = 4096;
+/// Below this share of hits the index is asked in parallel, above that one no more: a look-up in
+/// the cache takes about a third of one in an index.
+const PARALLEL_BELOW: f64 = 0.3;
+const SERIAL_ABOVE: f64 = 0.4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Acs<I> {
+    index: I,
+    memory: Dram,
+    sets: u64,
+    locks: Locks,
+    wanted: ArrayQueue<Wanted>,
+    dropped: AtomicU64,
+    shape: AcsShape,
+    is_parallel: AtomicBool,
+    tallies: Box<[CachePadded<Tally>]>,
+}
+
+/// An entry to be filled in.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    key: u64,
+    /// The value, and the version of the set before it was read; else the index is asked again.
+    known: Option<(u64, u64)>,
+}
+
+/// Some of the look-ups. Whoever counts at the same time as another may be forgotten.
+#[derive(Debug, Default)]
+struct Tally {
+    hits: AtomicU64,
+    looks: AtomicU64,
+    /// Hits when last judged.
+    judged: AtomicU64,
+}
+
+impl<I: Index> Acs<I> {
+    /// An empty cache before `index`.
+    pub fn new(index: I, shape: AcsShape) -> Result<Acs<I>, MediaError> {
+        let sets = (shape.entries / WAYS as u64).max(1);
+        Ok(Acs {
+            index,
+            memory: Dram::new((sets * SET_BYTES).next_multiple_of(4096))?,
+            sets,
+            locks: Locks::new(LOCKS),
+            wanted: ArrayQueue::new(WANTED_MAX),
+            dropped: AtomicU64::new(0),
+            shape,
+            is_parallel: AtomicBool::new(shape.lookup == Lookup::Parallel),
+            tallies: (0..TALLIES).map(|_| CachePadded::default()).collect(),
+        })
+    }
+
+    /// The index.
+    pub fn index(&self) -> &I {
+        &self.index
+    }
+
+    /// What it did and has.
+    pub fn figures(&self) -> AcsFigures {
+        let sum = |of: fn(&Tally) -> &AtomicU64| {
+            let counts = self.tallies.iter().map(|tally| of(tally).load(Relaxed));
+            counts.sum()
+        };
+        AcsFigures {
+            hits: sum(|tally| &tally.hits),
+            looks: sum(|tally| &tally.looks),
+            dropped: self.dropped.load(Relaxed),
+            bytes: self.memory.size_bytes(),
+            is_parallel: self.is_parallel.load(Relaxed),
+        }
+    }
+
+    /// How many entries it holds, by looking at all.
+    pub fn count(&self) -> u64 {
+        let sets = (0..self.sets).map(|at| Set::new(&self.memory, at).len() as u64);
+        sets.sum()
+    }
+
+    /// Fills in what was wanted, `most` entries at a time, and tells how many were looked at. To be
+    /// called after answering, or by another thread.
+    pub fn fill(&self, most: usize) -> Result<usize, Unsound> {
+        for done in 0..most {
+            let Some(wanted) = self.wanted.pop() else {
+                return Ok(done);
+            };
+            let number = self.number(wanted.key);
+            let set = Set::new(&self.memory, number);
+            let _lock = self.locks.lock(number);
+            let value = match wanted.known {
+                Some((value, version)) => (set.version() == version).then_some(value),
+                None => self.index.get(wanted.key)?,
+            };
+            if let Some(value) = value {
+                set.fill(wanted.key, value, self.shape.keep);
+            }
+        }
+        Ok(most)
+    }
+
+    /// The number of the set that `key` belongs to.
+    #[inline]
+    fn number(&self, key: u64) -> u64 {
+        ((u128::from(hash_of(key)) * u128::from(self.sets)) >> 64) as u64
+    }
+
+    fn want(&self, wanted: Wanted) {
+        if self.wanted.push(wanted).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn get_before(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
+        let set = Set::new(&self.memory, number);
+        let first = set.look(key);
+        if let Look::Hit(way, value) = first {
+            set.touch(way, self.shape.keep);
+            self.tell(number, true);
+            return Ok(Some(value));
+        }
+        let found = self.index.get(key)?;
+        match first {
+            Look::Miss(version) if set.version() == version => {
+                self.tell(number, false);
+                if let Some(value) = found {
+                    let known = Some((value, version));
+                    self.want(Wanted { key, known });
+                }
+                Ok(found)
+            }
+            _ => Ok(self.settle(set, key, number, found)),
+        }
+    }
+
+    fn get_beside(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
+        self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
+        let found = self.index.get(key)?;
+        let set = Set::new(&self.memory, number);
+        Ok(self.settle(set, key, number, found))
+    }
+
+    /// What counts of what was found in the index and what is cached. Looked at in this order, an
+    /// entry that is not cached is right: had it been old, it would have been cached when the index
+    /// changed, and been renewed since.
+    fn settle(&self, set: Set<'_>, key: u64, number: u64, found: Option<u64>) -> Option<u64> {
+        if let Look::Hit(way, value) = set.look(key) {
+            set.touch(way, self.shape.keep);
+            self.tell(number, true);
+            return Some(value);
+        }
+        let looks = self.tell(number, false);
+        if found.is_some() && looks.is_multiple_of(PARALLEL_FILLS) {
+            self.want(Wanted { key, known: None });
+        }
+        found
+    }
+
+    /// Counts a look-up, and now and then judges. Tells how many there were.
+    #[inline]
+    fn tell(&self, number: u64, is_hit: bool) -> u64 {
+        let tally = &self.tallies[number as usize % TALLIES];
+        let looks = tally.looks.load(Relaxed) + 1;
+        tally.looks.store(looks, Relaxed);
+        let hits = tally.hits.load(Relaxed) + u64::from(is_hit);
+        tally.hits.store(hits, Relaxed);
+        if looks.is_multiple_of(JUDGED) && self.shape.lookup == Lookup::Adaptive {
+            let share = (hits - tally.judged.swap(hits, Relaxed)) as f64 / JUDGED as f64;
+            if share < PARALLEL_BELOW {
+                self.is_parallel.store(true, Relaxed);
+            } else if share > SERIAL_ABOVE {
+                self.is_parallel.store(false, Relaxed);
+            }
+        }
+        looks
+    }
+
+    /// Changes the index and then the cache, keeping other writers of the set out.
+    fn change(
+        &self,
+        key: u64,
+        change: impl FnOnce() -> Result<Option<u64>, PutError>,
+        value: Option<u64>,
+    ) -> Result<Option<u64>, PutError> {
+        let number = self.number(key);
+        self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
+        let _lock = self.locks.lock(number);
+        let before = change()?;
+        Set::new(&self.memory, number).renew(key, value);
+        Ok(before)
+    }
+}
+
+impl<I: Index> Index for Acs<I> {
+    fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
+        if key == END {
+            return Ok(None);
+        }
+        let number = self.number(key);
+        match self.is_parallel.load(Relaxed) {
+            false => self.get_before(key, number),
+            true => self.get_beside(key, number),
+        }
+    }
+
+    fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
+        PutError::check(key)?;
+        self.change(key, || self.index.put(worker, key, value), Some(value))
+    }
+
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
+        if key == END {
+            return Ok(None);
+        }
+        self.change(key, || self.index.remove(worker, key), None)
+    }
+}
+
+/// Ranges are read from the index.
+impl<I: Ordered> Ordered for Acs<I> {
+    fn scan(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound> {
+        self.index.scan(range, each)
+    }
+
+    fn scan_back(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound> {
+        self.index.scan_back(range, each)
+    }
+}
