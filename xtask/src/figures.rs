@@ -7,6 +7,9 @@ use crate::run::{Report, output, root};
 use crate::smoke::build;
 use std::process::Command;
 
+/// Those that would take minutes, on a device of an eighth. docs/runs has them at full size.
+const LONG: [&str; 2] = ["fig10a-weights", "fig10b-sizes"];
+
 /// Builds the binary and runs every scenario that is a figure or a table.
 pub(crate) fn run(report: &mut Report) {
     let binary = match build() {
@@ -16,6 +19,9 @@ pub(crate) fn run(report: &mut Report) {
     for name in names() {
         let mut nyx = Command::new(&binary);
         nyx.args(["sim", "figures", &name, "--seeds", "1", "--quiet"]);
+        if LONG.contains(&name.as_str()) {
+            nyx.args(["--model", "optane-2dimm/8"]);
+        }
         report.check(&name, output(&mut nyx).map(|_| ()));
     }
 }

@@ -199,7 +199,8 @@ impl Runs {
         ratio(self.work(), self.kept.iter().map(|run| run.time_s).sum())
     }
 
-    /// The relative standard error of the speed, as that of a ratio estimator.
+    /// The relative standard error of the speed, as that of a ratio estimator, and more where there
+    /// are few: runs that agree by chance are no evidence (Student's distribution, 95 %).
     fn error(&self) -> f64 {
         let (n, speed) = (self.len() as f64, self.speed().unwrap_or(0.0));
         let work = self.work();
@@ -208,7 +209,8 @@ impl Runs {
         }
         let residual = |run: &Run| (run.work - speed * run.time_s).powi(2);
         let squares: f64 = self.kept.iter().map(residual).sum();
-        (squares * n / (n - 1.0)).sqrt() / work
+        let doubt = 1.0 + 2.4 / (n - 1.0);
+        doubt * (squares * n / (n - 1.0)).sqrt() / work
     }
 
     /// One run that does not belong to those before it is the machine's doing as likely as the

@@ -38,7 +38,7 @@
 use super::limit::Epoch;
 use crate::mechanism::alone::{self, Alone, Clients};
 use crate::mechanism::throttle::{self, Bounds, SHARE_MIN, Throttle};
-use crate::mechanism::window::Tally;
+use crate::mechanism::window::{Tally, ratio};
 use crate::{Act, Decision, Policy, Seen, Standing, Want};
 use fill::fill;
 use nyx_base::{Instant, Nanos};
@@ -62,11 +62,16 @@ const PINCH_LEAST: f64 = 0.85;
 /// The most by which that changes in one epoch.
 const PINCH_STEP: f64 = 0.005;
 /// By which part of the distance it changes.
-const PINCH_GAIN: f64 = 0.1;
+const PINCH_GAIN: f64 = 0.05;
 /// The part of a bound that pinching aims at.
-const PINCH_AIM: f64 = 0.98;
+const PINCH_AIM: f64 = 0.97;
+/// Nobody is pinched beyond this part of its own bound: what is measured of it is not exact.
+const PINCH_OWN_MOST: f64 = 1.01;
+/// What the last epoch weighs in the slowdown that is looked at. A mix may do half a percent more
+/// than all bounds together need, and single epochs differ by several.
+const EPOCH_WEIGHT: f64 = 0.2;
 /// Who uses this part of its limit has all that others could leave it.
-const AT_LIMIT: f64 = 0.98;
+const AT_LIMIT: f64 = 0.998;
 /// What a taker that has idle time keeps, in parts of what it uses.
 const HEADROOM: f64 = 1.25;
 /// A change of a limit is a decision from this part of the device on.
@@ -154,6 +159,12 @@ struct Tenant {
     quiet: bool,
     /// How many times slower than alone it was when that was last known.
     slowdown: Option<f64>,
+    /// The same over several epochs, and what runs alone give and take.
+    steady: Option<f64>,
+    /// Where what is not in `pace` yet begins.
+    paced: Tally,
+    /// Accesses per second over several epochs and the runs between them.
+    pace: Option<f64>,
     /// The part of its limit that it is left, for the sake of others' bounds.
     pinch: f64,
 }
@@ -191,6 +202,9 @@ impl Share {
             held_ticks: 0,
             quiet: false,
             slowdown: None,
+            steady: None,
+            paced: Tally::default(),
+            pace: None,
             pinch: 1.0,
         };
         Share {
@@ -298,7 +312,7 @@ impl Share {
 
     /// Its slowdown as a part of its bound, when that was last known.
     fn pressure(&self, i: usize) -> Option<f64> {
-        Some(self.tenants[i].slowdown? * self.entitled[i])
+        Some(self.tenants[i].steady? * self.entitled[i])
     }
 
     /// It has less than its limit lets it have.
@@ -320,10 +334,12 @@ impl Share {
             let own = self.pressure(i).unwrap_or(0.0);
             // Without anybody to be pinched for there is nothing to hold back.
             let error = most.map_or(-1.0, |most| most - PINCH_AIM);
+            // Where there is not enough for all to be at the aim, both are to be as near to it.
             let error = match own > PINCH_AIM {
-                true => error.min(PINCH_AIM - own),
+                true => error.min(most.unwrap_or(0.0) - own),
                 false => error,
             };
+            let error = error.min(PINCH_OWN_MOST - own);
             let step = (PINCH_GAIN * error).clamp(-PINCH_STEP, PINCH_STEP);
             let tenant = &mut self.tenants[i];
             tenant.pinch = (tenant.pinch - step).clamp(PINCH_LEAST, 1.0);
@@ -334,6 +350,7 @@ impl Share {
     fn judge(&mut self, i: usize, now: Instant, seen: &Seen) -> Found {
         let (limit, entitled) = (self.limit(i), self.entitled[i]);
         let slowdown = self.alone.take_one(i).and_then(|fare| fare.slowdown);
+        self.follow(i, now, seen, slowdown);
         let tenant = &mut self.tenants[i];
         tenant.slowdown = slowdown.or(tenant.slowdown);
         let epoch = tenant.epoch.since(now, seen);
@@ -368,6 +385,27 @@ impl Share {
             used_up,
             slowdown,
         }
+    }
+
+    /// Follows how it fares over several epochs. A run alone is a gift to who runs, of a few
+    /// percent of what a small tenant has, and the others pay for it: where clients wait for
+    /// answers, their accesses tell that too.
+    fn follow(&mut self, i: usize, now: Instant, seen: &Seen, slowdown: Option<f64>) {
+        let epoch = length_of(self.settings.epoch).as_secs_f64();
+        let tenant = &mut self.tenants[i];
+        let since = tenant.paced.since(now, seen);
+        tenant.paced = Tally::new(now, seen);
+        let weight = 1.0 - (1.0 - EPOCH_WEIGHT).powf(since.time_s / epoch);
+        let mixed =
+            |before: Option<f64>, new: f64| before.map_or(new, |old| old + weight * (new - old));
+        if since.ops > 0.0 {
+            tenant.pace = ratio(since.ops, since.time_s).map(|pace| mixed(tenant.pace, pace));
+        }
+        let known = match self.alone.measures(i) {
+            true => slowdown.map(|slowdown| mixed(tenant.steady, slowdown)),
+            false => slowdown.and_then(|_| ratio(self.alone.speed(i)?, tenant.pace?)),
+        };
+        tenant.steady = known.or(tenant.steady);
     }
 
     /// What a donor keeps at a slowdown, whatever it uses.

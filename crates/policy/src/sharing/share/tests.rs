@@ -394,7 +394,7 @@ fn who_is_not_hurt_any_more_is_not_paid_for() {
     plant.hurt = vec![2.1, 0.0];
     plant.run(300);
     let (pinched, _) = plant.run(50);
-    plant.hurt[0] = 1.9;
+    plant.hurt[0] = 1.7;
     plant.run(200);
     let (after, _) = plant.run(50);
     assert!(
