@@ -16,6 +16,7 @@ use nyx_base::{Bytes, WorkerId};
 use nyx_index::fast_fair::FastFair;
 use nyx_index::fp_tree::FpTree;
 use nyx_index::heap::Heap;
+use nyx_index::hybrid_plus::HybridPlus;
 use nyx_index::skip_list::SkipList;
 use nyx_index::{Eras, Persistent};
 use nyx_media::Mapped;
@@ -167,7 +168,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 type Make = fn(u64) -> Box<dyn Candidate>;
 
-const CANDIDATES: [(&str, Make); 7] = [
+const CANDIDATES: [(&str, Make); 8] = [
     ("fast-fair", |keys| ours::<FastFair<Mapped>>(keys, false)),
     ("fast-fair, flushing", |keys| {
         ours::<FastFair<Mapped>>(keys, true)
@@ -179,6 +180,9 @@ const CANDIDATES: [(&str, Make); 7] = [
     ("skip-list", |keys| ours::<SkipList<Mapped>>(keys, false)),
     ("skip-list, flushing", |keys| {
         ours::<SkipList<Mapped>>(keys, true)
+    }),
+    ("hybrid+", |keys| {
+        ours::<HybridPlus<FastFair<Mapped>>>(keys, false)
     }),
     ("std BTreeMap", |_| Box::new(BTreeMap::new())),
 ];

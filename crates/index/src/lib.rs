@@ -10,6 +10,7 @@
 //! * [`fp_tree`]: a tree whose leaves are on persistent memory and the rest in DRAM.
 //! * [`skip_list`]: a list on persistent memory, with levels above it in DRAM.
 //! * [`acs`]: a cache in DRAM before any of them.
+//! * [`hybrid_plus`]: a map in DRAM and a tree on persistent memory, as one index.
 //! * [`map`]: the cache's hash table for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
 //! * [`eras`]: when memory that was freed may be used again.
@@ -23,6 +24,7 @@ pub mod fast_fair;
 pub mod fp_tree;
 pub mod hash;
 pub mod heap;
+pub mod hybrid_plus;
 pub mod map;
 pub mod ordered;
 pub mod skip_list;

@@ -1,4 +1,4 @@
-//! A map in DRAM: the cache's own hash table ([`Hash`]) over records of 16 bytes, for whoever has
+//! A map in DRAM: the cache's own hash table ([`hash`](crate::hash)) over records of 16 bytes, for whoever has
 //! values of 8 bytes and no items.
 //!
 //! What it never does: shrink.

@@ -1,0 +1,307 @@
+//! HybridIndex+: a map in DRAM for look-ups of single keys, a tree on persistent memory for ranges
+//! and to survive.
+//!
+//! A writer changes the tree first, durably, and then the map, before it returns; so a look-up
+//! costs what one in DRAM does, and nothing is lost. After a restart the tree answers all at once,
+//! and the map is built behind ([`HybridPlus::rebuild`], in steps, by whoever has time); then it
+//! takes over.
+//!
+//! **Synchronous or not.** Where there is more writing than reading, changes of the map are put off
+//! ([`Update::Asynchronous`]) and made later by whoever calls [`HybridPlus::settle`];
+//! [`Update::Adaptive`] follows the share of writes.
+//!
+//! **What a reader may see.** Keys share locks; writers of a lock's keys come one after the other.
+//! From before a writer changes the tree until the map says the same, the lock's keys are
+//! *unsettled*, and readers of any of them ask the tree: nobody is told of an old value after
+//! somebody was told of a new one, and nobody waits.
+//!
+//! What it never does: lose an update because the map has no room (that is an error, and the key
+//! stays unsettled), wait while reading, start a thread.
+//!
+//! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
+//! *Invariants*: while nobody is at a lock's keys and none is unsettled, and the map is built, it
+//! has for them what the tree has.
+//!
+//! Source: HybridIndex+ section 3.1, figure 16 and its discussion.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::heap::{Heap, Sweep};
+use crate::map::{DramMap, hash_of};
+use crate::ordered::{Census, END, PutError, Unsound};
+use crate::sync::{Locks, Mutex, lock};
+use crate::{Index, Ordered, Persistent};
+use crossbeam_queue::ArrayQueue;
+use nyx_base::{CachePadded, WorkerId};
+use nyx_media::{MediaError, Pmem};
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+
+/// When a change of the tree is made in the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Update {
+    /// Before it is acknowledged.
+    #[default]
+    Synchronous,
+    /// Later.
+    Asynchronous,
+    /// As there is more reading or more writing.
+    Adaptive,
+}
+
+/// Locks that keys share.
+const LOCKS: usize = 1024;
+/// Changes that are put off, at most; more are made at once.
+const PUT_OFF_MAX: usize = 4096;
+/// Counts are kept in so many places.
+const TALLIES: usize = 16;
+/// After so many calls the share of writes is judged.
+const JUDGED: u64 = 4096;
+/// Above this share of writes changes are put off, below that one no more.
+const ASYNCHRONOUS_ABOVE: f64 = 0.6;
+const SYNCHRONOUS_BELOW: f64 = 0.4;
+/// What an entry of a tree takes on the medium at least, in bytes.
+const ENTRY_BYTES: u64 = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct HybridPlus<T> {
+    tree: T,
+    map: DramMap,
+    locks: Locks,
+    /// For each lock, changes of the tree that the map may not have yet.
+    unsettled: Box<[CachePadded<AtomicU64>]>,
+    put_off: ArrayQueue<u64>,
+    /// From which key on the map has yet to be built.
+    rebuild: Mutex<u64>,
+    is_built: AtomicBool,
+    update: Update,
+    is_asynchronous: AtomicBool,
+    tallies: Box<[CachePadded<Tally>]>,
+}
+
+/// Some of the calls. Whoever counts at the same time as another may be forgotten.
+#[derive(Debug, Default)]
+struct Tally {
+    calls: AtomicU64,
+    writes: AtomicU64,
+    /// Writes when last judged.
+    judged: AtomicU64,
+}
+
+impl<T: Ordered> HybridPlus<T> {
+    /// `tree` with a map for so many keys at most, which is empty: a tree that is not has to be
+    /// rebuilt from. `map` has its eras in common with the tree.
+    pub fn new(tree: T, map: DramMap) -> HybridPlus<T> {
+        HybridPlus {
+            tree,
+            map,
+            locks: Locks::new(LOCKS),
+            unsettled: (0..LOCKS).map(|_| CachePadded::default()).collect(),
+            put_off: ArrayQueue::new(PUT_OFF_MAX),
+            rebuild: Mutex::new(0),
+            is_built: AtomicBool::new(false),
+            update: Update::Synchronous,
+            is_asynchronous: AtomicBool::new(false),
+            tallies: (0..TALLIES).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// The same, with changes made in the map when `update` says.
+    #[must_use]
+    pub fn updating(mut self, update: Update) -> HybridPlus<T> {
+        self.update = update;
+        self.is_asynchronous = AtomicBool::new(update == Update::Asynchronous);
+        self
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &T {
+        &self.tree
+    }
+
+    /// The map.
+    pub fn map(&self) -> &DramMap {
+        &self.map
+    }
+
+    /// Whether the map answers look-ups of single keys.
+    pub fn is_built(&self) -> bool {
+        self.is_built.load(Acquire)
+    }
+
+    /// Whether changes of the map are put off now.
+    pub fn is_asynchronous(&self) -> bool {
+        self.is_asynchronous.load(Relaxed)
+    }
+
+    /// Puts some `most` keys more into the map; true when it has all. Others may use the index, and
+    /// do the same, meanwhile.
+    pub fn rebuild(&self, worker: WorkerId, most: usize) -> Result<bool, PutError> {
+        let mut from = lock(&self.rebuild);
+        if self.is_built() {
+            return Ok(true);
+        }
+        let mut keys = Vec::with_capacity(most);
+        self.tree.scan(*from..=END - 1, |key, _| {
+            keys.push(key);
+            match keys.len() < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        for &key in &keys {
+            let _lock = self.locks.lock(hash_of(key));
+            // Read again: it may have changed, and the map have been told.
+            if let Some(value) = self.tree.get(key)? {
+                self.map.put_new(worker, key, value)?;
+            }
+        }
+        match keys.last() {
+            Some(&last) if keys.len() == most && last + 1 < END => *from = last + 1,
+            _ => self.is_built.store(true, Release),
+        }
+        Ok(self.is_built())
+    }
+
+    /// Makes changes in the map that were put off, `most` of them; tells how many.
+    pub fn settle(&self, worker: WorkerId, most: usize) -> Result<usize, PutError> {
+        for done in 0..most {
+            let Some(key) = self.put_off.pop() else {
+                return Ok(done);
+            };
+            let _lock = self.locks.lock(hash_of(key));
+            match self.tree.get(key)? {
+                Some(value) => self.map.put(worker, key, value)?,
+                None => self.map.remove(worker, key)?,
+            };
+            self.unsettled(key).fetch_sub(1, Release);
+        }
+        Ok(most)
+    }
+
+    fn unsettled(&self, key: u64) -> &AtomicU64 {
+        &self.unsettled[(hash_of(key) % LOCKS as u64) as usize]
+    }
+
+    /// Changes the tree and then the map, or puts that off.
+    fn change(
+        &self,
+        key: u64,
+        tree: impl FnOnce() -> Result<Option<u64>, PutError>,
+        map: impl FnOnce() -> Result<Option<u64>, PutError>,
+    ) -> Result<Option<u64>, PutError> {
+        self.map.prefetch(key);
+        self.tell(key, true);
+        let _lock = self.locks.lock(hash_of(key));
+        let unsettled = self.unsettled(key);
+        unsettled.fetch_add(1, AcqRel);
+        let before = match tree() {
+            Ok(before) => before,
+            Err(error) => {
+                unsettled.fetch_sub(1, Release);
+                return Err(error);
+            }
+        };
+        if self.is_asynchronous.load(Relaxed) && self.put_off.push(key).is_ok() {
+            return Ok(before);
+        }
+        // Without room in the map the key stays unsettled, and is read from the tree.
+        map()?;
+        unsettled.fetch_sub(1, Release);
+        Ok(before)
+    }
+
+    /// Counts a call, and now and then judges.
+    #[inline]
+    fn tell(&self, key: u64, is_write: bool) {
+        if self.update != Update::Adaptive {
+            return;
+        }
+        let tally = &self.tallies[(hash_of(key) % TALLIES as u64) as usize];
+        let calls = tally.calls.load(Relaxed) + 1;
+        tally.calls.store(calls, Relaxed);
+        let writes = tally.writes.load(Relaxed) + u64::from(is_write);
+        tally.writes.store(writes, Relaxed);
+        if calls.is_multiple_of(JUDGED) {
+            let share = (writes - tally.judged.swap(writes, Relaxed)) as f64 / JUDGED as f64;
+            if share > ASYNCHRONOUS_ABOVE {
+                self.is_asynchronous.store(true, Relaxed);
+            } else if share < SYNCHRONOUS_BELOW {
+                self.is_asynchronous.store(false, Relaxed);
+            }
+        }
+    }
+}
+
+impl<T: Ordered> Index for HybridPlus<T> {
+    #[inline]
+    fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
+        self.tell(key, false);
+        match self.is_built() && self.unsettled(key).load(Acquire) == 0 {
+            true => self.map.get(key),
+            false => self.tree.get(key),
+        }
+    }
+
+    fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
+        PutError::check(key)?;
+        let tree = || self.tree.put(worker, key, value);
+        self.change(key, tree, || self.map.put(worker, key, value))
+    }
+
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
+        let tree = || self.tree.remove(worker, key);
+        self.change(key, tree, || self.map.remove(worker, key))
+    }
+}
+
+/// Ranges are read from the tree.
+impl<T: Ordered> Ordered for HybridPlus<T> {
+    fn scan(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound> {
+        self.tree.scan(range, each)
+    }
+
+    fn scan_back(
+        &self,
+        range: RangeInclusive<u64>,
+        each: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(), Unsound> {
+        self.tree.scan_back(range, each)
+    }
+}
+
+impl<P: Pmem, T: Persistent<P>> Persistent<P> for HybridPlus<T> {
+    /// With a map for as many keys as there may be in the tree; an empty one is built at once.
+    fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
+        let keys_max = heap.pm().size_bytes() / ENTRY_BYTES;
+        let is_new = heap.read_root(root) == 0;
+        let map = DramMap::new(keys_max, heap.eras().clone());
+        let map = map.map_err(|_: MediaError| crate::heap::Full {
+            asked_bytes: keys_max * ENTRY_BYTES,
+            heap_bytes: 0,
+        })?;
+        let index = HybridPlus::new(T::open(heap, root, worker)?, map);
+        index.is_built.store(is_new, Release);
+        Ok(index)
+    }
+
+    fn heap(&self) -> &Arc<Heap<P>> {
+        self.tree.heap()
+    }
+
+    fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
+        self.tree.mark(sweep)
+    }
+
+    fn check(&self) -> Result<Census, Unsound> {
+        self.tree.check()
+    }
+}
