@@ -1,5 +1,5 @@
-//! A map in DRAM: the cache's own hash table ([`hash`](crate::hash)) over records of 16 bytes, for whoever has
-//! values of 8 bytes and no items.
+//! A map in DRAM: the cache's own hash table ([`hash`](crate::hash)) over records of 16 bytes, for
+//! whoever has values of 8 bytes and no items.
 //!
 //! What it never does: shrink.
 //!
