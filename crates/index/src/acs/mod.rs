@@ -14,7 +14,8 @@
 //! **What a reader may see.** While a key is cached its entry is what counts: writers of a set come
 //! one after the other, each changes the index and then the entry. A reader that missed reads the
 //! index and then looks at the set again, so that nobody is told of a new value while an old one is
-//! cached. What is to be filled in is forgotten if the set changed since.
+//! cached. What is to be filled in is forgotten if the set changed since. (A range is read from the
+//! index: it may tell of a value before a look-up of its key does.)
 //!
 //! What it never does: hold more entries than it was made for, lose or invent one, wait while
 //! reading, start a thread.
@@ -65,7 +66,7 @@ pub enum Lookup {
 /// What a cache is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct AcsShape {
-    /// The most entries that it holds; each takes some 18 bytes.
+    /// The most entries that it holds, seven at least; each takes some 18 bytes.
     pub entries: u64,
     /// Which entry goes where there is no room.
     pub keep: Keep,
@@ -179,7 +180,7 @@ impl<I: Index> Acs<I> {
     }
 
     /// Fills in what was wanted, `most` entries at a time, and tells how many were looked at. To be
-    /// called after answering, or by another thread.
+    /// called after answering, or by another thread, within an era of the index.
     pub fn fill(&self, most: usize) -> Result<usize, Unsound> {
         for done in 0..most {
             let Some(wanted) = self.wanted.pop() else {
@@ -265,7 +266,8 @@ impl<I: Index> Acs<I> {
         let hits = tally.hits.load(Relaxed) + u64::from(is_hit);
         tally.hits.store(hits, Relaxed);
         if looks.is_multiple_of(JUDGED) && self.shape.lookup == Lookup::Adaptive {
-            let share = (hits - tally.judged.swap(hits, Relaxed)) as f64 / JUDGED as f64;
+            let share =
+                hits.saturating_sub(tally.judged.swap(hits, Relaxed)) as f64 / JUDGED as f64;
             if share < PARALLEL_BELOW {
                 self.is_parallel.store(true, Relaxed);
             } else if share > SERIAL_ABOVE {
@@ -285,9 +287,11 @@ impl<I: Index> Acs<I> {
         let number = self.number(key);
         self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
         let _lock = self.locks.lock(number);
-        let before = change()?;
+        let done = change();
+        // Of a change that failed nobody knows how far it came.
+        let value = value.filter(|_| done.is_ok());
         Set::new(&self.memory, number).renew(key, value);
-        Ok(before)
+        done
     }
 }
 

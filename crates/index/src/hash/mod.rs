@@ -393,9 +393,10 @@ impl Places for Hash {
     }
 
     fn len(&self) -> u64 {
-        self.changes
-            .iter()
-            .fold(0, |sum: u64, change| sum.wrapping_add(change.load(Relaxed)))
+        let changes = self.changes.iter();
+        let sum = changes.fold(0, |sum: u64, change| sum.wrapping_add(change.load(Relaxed)));
+        // A removal may be seen before the insertion that another worker made.
+        sum.cast_signed().max(0).cast_unsigned()
     }
 
     fn bytes(&self) -> u64 {

@@ -13,10 +13,10 @@
 //! **What a reader may see.** Keys share locks; writers of a lock's keys come one after the other.
 //! From before a writer changes the tree until the map says the same, the lock's keys are
 //! *unsettled*, and readers of any of them ask the tree: nobody is told of an old value after
-//! somebody was told of a new one, and nobody waits.
+//! somebody was told of a new one.
 //!
-//! What it never does: lose an update because the map has no room (that is an error, and the key
-//! stays unsettled), wait while reading, start a thread.
+//! What it never does: lose or refuse an update because the map has no room (the tree is read for
+//! its key until there is), start a thread.
 //!
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
 //! *Invariants*: while nobody is at a lock's keys and none is unsettled, and the map is built, it
@@ -93,8 +93,8 @@ struct Tally {
 }
 
 impl<T: Ordered> HybridPlus<T> {
-    /// `tree` with a map for so many keys at most, which is empty: a tree that is not has to be
-    /// rebuilt from. `map` has its eras in common with the tree.
+    /// `tree` with a map, which is empty and answers after a [`HybridPlus::rebuild`]. It has its eras
+    /// in common with the tree.
     pub fn new(tree: T, map: DramMap) -> HybridPlus<T> {
         HybridPlus {
             tree,
@@ -145,7 +145,7 @@ impl<T: Ordered> HybridPlus<T> {
         if self.is_built() {
             return Ok(true);
         }
-        let mut keys = Vec::with_capacity(most);
+        let (most, mut keys) = (most.max(1), Vec::new());
         self.tree.scan(*from..=END - 1, |key, _| {
             keys.push(key);
             match keys.len() < most {
@@ -174,10 +174,15 @@ impl<T: Ordered> HybridPlus<T> {
                 return Ok(done);
             };
             let _lock = self.locks.lock(hash_of(key));
-            match self.tree.get(key)? {
-                Some(value) => self.map.put(worker, key, value)?,
-                None => self.map.remove(worker, key)?,
+            let made = match self.tree.get(key)? {
+                Some(value) => self.map.put(worker, key, value),
+                None => self.map.remove(worker, key),
             };
+            if let Err(error) = made {
+                // Once more, later. Where that has no room either, the tree is read for good.
+                let _ = self.put_off.push(key);
+                return Err(error);
+            }
             self.unsettled(key).fetch_sub(1, Release);
         }
         Ok(most)
@@ -209,9 +214,11 @@ impl<T: Ordered> HybridPlus<T> {
         if self.is_asynchronous.load(Relaxed) && self.put_off.push(key).is_ok() {
             return Ok(before);
         }
-        // Without room in the map the key stays unsettled, and is read from the tree.
-        map()?;
-        unsettled.fetch_sub(1, Release);
+        match map() {
+            Ok(_) => drop(unsettled.fetch_sub(1, Release)),
+            // The map has no room: the tree has it, durably, and is read until there is.
+            Err(_) => drop(self.put_off.push(key)),
+        }
         Ok(before)
     }
 
@@ -227,7 +234,8 @@ impl<T: Ordered> HybridPlus<T> {
         let writes = tally.writes.load(Relaxed) + u64::from(is_write);
         tally.writes.store(writes, Relaxed);
         if calls.is_multiple_of(JUDGED) {
-            let share = (writes - tally.judged.swap(writes, Relaxed)) as f64 / JUDGED as f64;
+            let share =
+                writes.saturating_sub(tally.judged.swap(writes, Relaxed)) as f64 / JUDGED as f64;
             if share > ASYNCHRONOUS_ABOVE {
                 self.is_asynchronous.store(true, Relaxed);
             } else if share < SYNCHRONOUS_BELOW {

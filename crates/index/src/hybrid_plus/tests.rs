@@ -5,7 +5,7 @@ use super::{HybridPlus, LOCKS, Update};
 use crate::contract::{self, Kind, Step};
 use crate::fast_fair::FastFair;
 use crate::heap::Heap;
-use crate::map::hash_of;
+use crate::map::{DramMap, hash_of};
 use crate::{Eras, Index, Persistent};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::Mapped;
@@ -108,6 +108,20 @@ fn after_a_restart_the_tree_answers_until_the_map_is_built() {
         assert_eq!(index.map().get(key), Ok(expected), "key {key}");
         assert_eq!(index.get(key), Ok(expected), "key {key}");
     }
+}
+
+#[test]
+fn a_map_without_room_refuses_nothing_and_answers_nothing_wrongly() {
+    let tree = contract::empty::<FastFair<Mapped>>(4 << 20, 1);
+    let map = DramMap::new(64, tree.heap().eras().clone()).expect("memory");
+    let index = HybridPlus::new(tree, map);
+    assert_eq!(index.rebuild(W, 0), Ok(true));
+    (0..9_000).for_each(|key| assert_eq!(index.put(W, key, key), Ok(None)));
+    (0..9_000).for_each(|key| assert_eq!(index.get(key), Ok(Some(key))));
+    assert!(index.map().len() < 9_000, "{}", index.map().len());
+    assert!(index.settle(W, 1).is_err());
+    (0..9_000).for_each(|key| assert_eq!(index.remove(W, key), Ok(Some(key))));
+    (0..9_000).for_each(|key| assert_eq!(index.get(key), Ok(None)));
 }
 
 #[test]
