@@ -93,8 +93,8 @@ struct Tally {
 }
 
 impl<T: Ordered> HybridPlus<T> {
-    /// `tree` with a map, which is empty and answers after a [`HybridPlus::rebuild`]. It has its eras
-    /// in common with the tree.
+    /// `tree` with a map, which is empty and answers after a [`HybridPlus::rebuild`]. It has its
+    /// eras in common with the tree.
     pub fn new(tree: T, map: DramMap) -> HybridPlus<T> {
         HybridPlus {
             tree,
