@@ -27,6 +27,7 @@ pub mod heap;
 pub mod hybrid_plus;
 pub mod map;
 pub mod ordered;
+mod share;
 pub mod skip_list;
 mod sync;
 

@@ -44,7 +44,6 @@ pub struct DramMap {
 impl DramMap {
     /// An empty map for so many keys at most, whose memory is taken as it grows.
     pub fn new(keys_max: u64, eras: Arc<Eras>) -> Result<DramMap, MediaError> {
-        const CHUNK_BYTES: u64 = 4 << 10;
         let keys_max = keys_max.min(KEYS_MAX);
         let hash = Hash::new(HashShape {
             items_max: keys_max,
@@ -52,13 +51,7 @@ impl DramMap {
             huge: true,
         })?;
         hash.set_limit(u64::MAX);
-        let bytes = keys_max * RECORD_BYTES;
-        let chunk_bytes = (bytes / 64).next_power_of_two().clamp(CHUNK_BYTES, 2 << 20);
-        // Chunks for what workers have at hand, the table of chunks, and what does not fill one.
-        let spare = chunk_bytes * (u64::from(eras.workers()) + 4);
-        let memory = Dram::new((bytes + spare).next_multiple_of(chunk_bytes))?;
-        let records = Heap::format(memory, chunk_bytes, 0, eras);
-        let records = records.expect("there is room for a chunk");
+        let records = Heap::in_dram(keys_max * RECORD_BYTES, eras)?;
         Ok(DramMap { hash, records })
     }
 

@@ -31,10 +31,11 @@ mod set;
 mod tests;
 
 use crate::ordered::{END, Ordered, PutError, Unsound};
+use crate::share::Share;
 use crate::sync::Locks;
 use crate::{Index, map::hash_of};
 use crossbeam_queue::ArrayQueue;
-use nyx_base::{CachePadded, WorkerId};
+use nyx_base::WorkerId;
 use nyx_media::pmem::Dram;
 use nyx_media::{MediaError, Pmem};
 use set::{Look, SET_BYTES, Set, WAYS};
@@ -96,10 +97,6 @@ const LOCKS: usize = 1024;
 const WANTED_MAX: usize = 1024;
 /// In parallel, of so many misses one is filled in: a cache of little use is not worth more.
 const PARALLEL_FILLS: u64 = 8;
-/// Counts are kept in so many places.
-const TALLIES: usize = 16;
-/// After so many look-ups the share of hits is judged.
-const JUDGED: u64 = 4096;
 /// Below this share of hits the index is asked in parallel, above that one no more: a look-up in
 /// the cache takes about a third of one in an index.
 const PARALLEL_BELOW: f64 = 0.3;
@@ -116,7 +113,8 @@ pub struct Acs<I> {
     dropped: AtomicU64,
     shape: AcsShape,
     is_parallel: AtomicBool,
-    tallies: Box<[CachePadded<Tally>]>,
+    /// Look-ups; hits are of the kind.
+    hits: Share,
 }
 
 /// An entry to be filled in.
@@ -125,15 +123,6 @@ struct Wanted {
     key: u64,
     /// The value, and the version of the set before it was read; else the index is asked again.
     known: Option<(u64, u64)>,
-}
-
-/// Some of the look-ups. Whoever counts at the same time as another may be forgotten.
-#[derive(Debug, Default)]
-struct Tally {
-    hits: AtomicU64,
-    looks: AtomicU64,
-    /// Hits when last judged.
-    judged: AtomicU64,
 }
 
 impl<I: Index> Acs<I> {
@@ -149,7 +138,7 @@ impl<I: Index> Acs<I> {
             dropped: AtomicU64::new(0),
             shape,
             is_parallel: AtomicBool::new(shape.lookup == Lookup::Parallel),
-            tallies: (0..TALLIES).map(|_| CachePadded::default()).collect(),
+            hits: Share::new(),
         })
     }
 
@@ -160,13 +149,10 @@ impl<I: Index> Acs<I> {
 
     /// What it did and has.
     pub fn figures(&self) -> AcsFigures {
-        let sum = |of: fn(&Tally) -> &AtomicU64| {
-            let counts = self.tallies.iter().map(|tally| of(tally).load(Relaxed));
-            counts.sum()
-        };
+        let (hits, looks) = self.hits.counts();
         AcsFigures {
-            hits: sum(|tally| &tally.hits),
-            looks: sum(|tally| &tally.looks),
+            hits,
+            looks,
             dropped: self.dropped.load(Relaxed),
             bytes: self.memory.size_bytes(),
             is_parallel: self.is_parallel.load(Relaxed),
@@ -260,21 +246,17 @@ impl<I: Index> Acs<I> {
     /// Counts a look-up, and now and then judges. Tells how many there were.
     #[inline]
     fn tell(&self, number: u64, is_hit: bool) -> u64 {
-        let tally = &self.tallies[number as usize % TALLIES];
-        let looks = tally.looks.load(Relaxed) + 1;
-        tally.looks.store(looks, Relaxed);
-        let hits = tally.hits.load(Relaxed) + u64::from(is_hit);
-        tally.hits.store(hits, Relaxed);
-        if looks.is_multiple_of(JUDGED) && self.shape.lookup == Lookup::Adaptive {
-            let share =
-                hits.saturating_sub(tally.judged.swap(hits, Relaxed)) as f64 / JUDGED as f64;
+        let told = self.hits.tell(number, is_hit);
+        if let Some(share) = told.share
+            && self.shape.lookup == Lookup::Adaptive
+        {
             if share < PARALLEL_BELOW {
                 self.is_parallel.store(true, Relaxed);
             } else if share > SERIAL_ABOVE {
                 self.is_parallel.store(false, Relaxed);
             }
         }
-        looks
+        told.calls
     }
 
     /// Changes the index and then the cache, keeping other writers of the set out.

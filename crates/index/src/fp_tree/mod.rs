@@ -39,7 +39,7 @@ mod tests;
 use crate::fast_fair::FastFair;
 use crate::heap::{Class, Full, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, Steps, Unsound};
-use crate::{Index, Ordered, Persistent};
+use crate::{Eras, Index, Ordered, Persistent};
 use leaf::{Draft, Leaf, Locked};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -296,7 +296,7 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
         let () = Self::FITS;
         let leaves = heap.pm().size_bytes() / Self::LEAF_BYTES;
-        let above = tree_above(leaves, &heap)?;
+        let above = tree_above(leaves, heap.eras())?;
         let tree = FpTree { heap, root, above };
         if tree.heap.read_root(root) == 0 {
             let leaf = tree.draft(
@@ -372,17 +372,10 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
 }
 
 /// An empty tree in DRAM with room for so many leaves, whose memory is taken as it grows.
-fn tree_above<P: Pmem>(leaves: u64, heap: &Heap<P>) -> Result<FastFair<Dram>, PutError> {
+fn tree_above(leaves: u64, eras: &Arc<Eras>) -> Result<FastFair<Dram>, PutError> {
     /// Of a tree whose nodes are half full, per entry.
     const ENTRY_BYTES: u64 = 40;
-    const CHUNK_BYTES: u64 = 4 << 10;
-    let bytes = leaves * ENTRY_BYTES + 8 * CHUNK_BYTES;
-    let full = Full {
-        asked_bytes: bytes,
-        heap_bytes: 0,
-    };
-    let chunk_bytes = (bytes / 64).next_power_of_two().clamp(CHUNK_BYTES, 2 << 20);
-    let memory = Dram::new(bytes.next_multiple_of(chunk_bytes)).map_err(|_| full)?;
-    let heap = Heap::format(memory, chunk_bytes, 0, heap.eras().clone()).map_err(|_| full)?;
+    let bytes = leaves * ENTRY_BYTES;
+    let heap = Heap::in_dram(bytes, eras.clone()).map_err(|_| Full::of_dram(bytes))?;
     FastFair::open(Arc::new(heap), 0, WorkerId(0))
 }

@@ -37,7 +37,8 @@ mod tests;
 use crate::eras::Eras;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use nyx_base::{Bytes, CachePadded, WorkerId};
-use nyx_media::pmem::{Pmem, Word};
+use nyx_media::MediaError;
+use nyx_media::pmem::{Dram, Pmem, Word};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,6 +67,16 @@ pub struct Full {
     pub asked_bytes: u64,
     /// How large the heap is.
     pub heap_bytes: u64,
+}
+
+impl Full {
+    /// The machine has no such memory left.
+    pub(crate) fn of_dram(bytes: u64) -> Full {
+        Full {
+            asked_bytes: bytes,
+            heap_bytes: 0,
+        }
+    }
 }
 
 /// Which of [`CLASS_BYTES`] a block belongs to.
@@ -139,6 +150,19 @@ struct Old {
     chunks: Bits,
     /// Blocks of them that were freed before the sweep was over.
     freed: Vec<u64>,
+}
+
+impl Heap<Dram> {
+    /// An empty heap in DRAM for blocks of so many bytes in all. Memory is taken as it grows.
+    pub(crate) fn in_dram(bytes: u64, eras: Arc<Eras>) -> Result<Heap<Dram>, MediaError> {
+        let (least, most) = (*CHUNK_BYTES.start(), *CHUNK_BYTES.end());
+        let chunk_bytes = (bytes / 64).next_power_of_two().clamp(least, most);
+        // For the table of chunks, what workers have at hand, and a chunk of each size.
+        let spare = 2 + u64::from(eras.workers()) + CLASS_BYTES.len() as u64;
+        let memory = Dram::new(bytes.next_multiple_of(chunk_bytes) + spare * chunk_bytes)?;
+        let heap = Heap::format(memory, chunk_bytes, 0, eras);
+        Ok(heap.expect("there is room for a chunk"))
+    }
 }
 
 impl<P: Pmem> Heap<P> {

@@ -27,14 +27,15 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::heap::{Heap, Sweep};
+use crate::heap::{Full, Heap, Sweep};
 use crate::map::{DramMap, hash_of};
 use crate::ordered::{Census, END, PutError, Unsound};
+use crate::share::Share;
 use crate::sync::{Locks, Mutex, lock};
 use crate::{Index, Ordered, Persistent};
 use crossbeam_queue::ArrayQueue;
 use nyx_base::{CachePadded, WorkerId};
-use nyx_media::{MediaError, Pmem};
+use nyx_media::Pmem;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release};
@@ -56,10 +57,6 @@ pub enum Update {
 const LOCKS: usize = 1024;
 /// Changes that are put off, at most; more are made at once.
 const PUT_OFF_MAX: usize = 4096;
-/// Counts are kept in so many places.
-const TALLIES: usize = 16;
-/// After so many calls the share of writes is judged.
-const JUDGED: u64 = 4096;
 /// Above this share of writes changes are put off, below that one no more.
 const ASYNCHRONOUS_ABOVE: f64 = 0.6;
 const SYNCHRONOUS_BELOW: f64 = 0.4;
@@ -80,16 +77,8 @@ pub struct HybridPlus<T> {
     is_built: AtomicBool,
     update: Update,
     is_asynchronous: AtomicBool,
-    tallies: Box<[CachePadded<Tally>]>,
-}
-
-/// Some of the calls. Whoever counts at the same time as another may be forgotten.
-#[derive(Debug, Default)]
-struct Tally {
-    calls: AtomicU64,
-    writes: AtomicU64,
-    /// Writes when last judged.
-    judged: AtomicU64,
+    /// Calls; writes are of the kind.
+    writes: Share,
 }
 
 impl<T: Ordered> HybridPlus<T> {
@@ -106,7 +95,7 @@ impl<T: Ordered> HybridPlus<T> {
             is_built: AtomicBool::new(false),
             update: Update::Synchronous,
             is_asynchronous: AtomicBool::new(false),
-            tallies: (0..TALLIES).map(|_| CachePadded::default()).collect(),
+            writes: Share::new(),
         }
     }
 
@@ -228,19 +217,13 @@ impl<T: Ordered> HybridPlus<T> {
         if self.update != Update::Adaptive {
             return;
         }
-        let tally = &self.tallies[(hash_of(key) % TALLIES as u64) as usize];
-        let calls = tally.calls.load(Relaxed) + 1;
-        tally.calls.store(calls, Relaxed);
-        let writes = tally.writes.load(Relaxed) + u64::from(is_write);
-        tally.writes.store(writes, Relaxed);
-        if calls.is_multiple_of(JUDGED) {
-            let share =
-                writes.saturating_sub(tally.judged.swap(writes, Relaxed)) as f64 / JUDGED as f64;
-            if share > ASYNCHRONOUS_ABOVE {
-                self.is_asynchronous.store(true, Relaxed);
-            } else if share < SYNCHRONOUS_BELOW {
-                self.is_asynchronous.store(false, Relaxed);
-            }
+        let Some(share) = self.writes.tell(hash_of(key), is_write).share else {
+            return;
+        };
+        if share > ASYNCHRONOUS_ABOVE {
+            self.is_asynchronous.store(true, Relaxed);
+        } else if share < SYNCHRONOUS_BELOW {
+            self.is_asynchronous.store(false, Relaxed);
         }
     }
 }
@@ -292,10 +275,7 @@ impl<P: Pmem, T: Persistent<P>> Persistent<P> for HybridPlus<T> {
         let keys_max = heap.pm().size_bytes() / ENTRY_BYTES;
         let is_new = heap.read_root(root) == 0;
         let map = DramMap::new(keys_max, heap.eras().clone());
-        let map = map.map_err(|_: MediaError| crate::heap::Full {
-            asked_bytes: keys_max * ENTRY_BYTES,
-            heap_bytes: 0,
-        })?;
+        let map = map.map_err(|_| Full::of_dram(keys_max * ENTRY_BYTES))?;
         let index = HybridPlus::new(T::open(heap, root, worker)?, map);
         index.is_built.store(is_new, Release);
         Ok(index)

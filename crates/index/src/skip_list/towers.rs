@@ -11,7 +11,8 @@
 //! begins at a node that was in the list after it began to look.
 
 use crate::Eras;
-use crate::heap::{Class, Full, Heap, HeapError};
+use crate::heap::{Class, Full, Heap};
+use crate::map::hash_of;
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed, lock};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -73,15 +74,8 @@ impl Towers {
     pub(super) fn new(keys: u64, node: u64, seed: u64, eras: Arc<Eras>) -> Result<Towers, Full> {
         /// What towers take, on average, per key of the list; and a little more.
         const KEY_BYTES: u64 = 12;
-        const CHUNK_BYTES: u64 = 4 << 10;
-        let bytes = keys * KEY_BYTES + 16 * CHUNK_BYTES;
-        let full = Full {
-            asked_bytes: bytes,
-            heap_bytes: 0,
-        };
-        let chunk_bytes = (bytes / 64).next_power_of_two().clamp(CHUNK_BYTES, 2 << 20);
-        let memory = Dram::new(bytes.next_multiple_of(chunk_bytes)).map_err(|_| full)?;
-        let heap = Heap::format(memory, chunk_bytes, 0, eras).map_err(|_: HeapError| full)?;
+        let bytes = keys * KEY_BYTES;
+        let heap = Heap::in_dram(bytes, eras).map_err(|_| Full::of_dram(bytes))?;
         let head = heap.take(WorkerId(0), class_of(LEVELS))?;
         let towers = Towers {
             heap,
@@ -96,9 +90,7 @@ impl Towers {
 
     /// How many levels the tower of `key` has.
     pub(super) fn height(&self, key: u64) -> usize {
-        let mut mixed = (key ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let zeros = (mixed ^ mixed >> 32).trailing_zeros() as usize;
+        let zeros = hash_of(key ^ self.seed).trailing_zeros() as usize;
         (zeros / 2).min(LEVELS)
     }
 
