@@ -89,6 +89,7 @@ impl Ground {
             layout: tenant.layout,
             workers: self.workers,
             hash_seed: self.hash_seed.wrapping_add(u64::from(id.0)),
+            keep: None,
         };
         let store = Store::new(store, self.eras.clone()).map_err(|source| EngineError::Store {
             tenant: tenant.name.clone(),

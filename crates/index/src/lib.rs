@@ -32,7 +32,7 @@ pub mod skip_list;
 mod sync;
 
 pub use eras::Eras;
-pub use hash::{Full, Guard, Hash, HashShape, Slot};
+pub use hash::{Full, Guard, Hash, HashGround, HashShape, Revived, Slot, Unfit};
 pub use ordered::{Index, Ordered, Persistent};
 
 /// Where an item lies, in units of 8 bytes. Only the item's keeper knows in what.

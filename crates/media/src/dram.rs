@@ -1,21 +1,31 @@
-//! Reserved anonymous memory for indexes and keys: address space now, pages when first touched,
-//! pages given back on [`Region::release`]. This is DRAM, not the device, so it is never metered.
+//! Reserved memory for indexes and keys: address space now, pages when first touched, pages given
+//! back on [`Region::release`]. It is anonymous, or a part of an [`crate::Image`], which survives
+//! the process. This is DRAM, not the device, so it is never metered.
 //!
-//! What it never does: touch, zero or hand out references to the bytes; a region is a base pointer
-//! and a length, and what lies in it is its user's business.
+//! What it never does: touch, zero or hand out references to the bytes, but as an [`Array`] of
+//! atomics; a region is a base pointer and a length, and what lies in it is its user's business.
 //!
 //! *Thread safety*: `Send` and `Sync`, because the region itself has no state that changes. Users
 //! of the pointer order their own accesses, including accesses to a range that is being released.
 
 use crate::MediaError;
 use crate::mapping::{Mapping, PAGE_BYTES};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::Advice;
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// A span of anonymous memory that lives at one address until it is dropped.
+/// A span of memory that lives at one address until it is dropped.
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
+    /// The file that it is a part of, and where.
+    part: Option<(Arc<File>, u64)>,
 }
 
 impl Region {
@@ -31,14 +41,30 @@ impl Region {
         };
         let region = Region {
             mapping: Mapping::anonymous(len).map_err(failed)?,
+            part: None,
         };
         if huge {
-            // Best effort: a kernel without huge pages serves small ones.
-            let _ = region
-                .mapping
-                .advise(0, region.len(), Advice::LinuxHugepage);
+            region.ask_for_huge_pages();
         }
         Ok(region)
+    }
+
+    /// A part of a file, from `at` on, which is a multiple of a page.
+    pub(crate) fn of_file(file: &Arc<File>, at: u64, len: usize, huge: bool) -> io::Result<Region> {
+        let len = len.max(1).next_multiple_of(PAGE_BYTES);
+        let region = Region {
+            mapping: Mapping::shared(file, at, len, false)?,
+            part: Some((file.clone(), at)),
+        };
+        if huge {
+            region.ask_for_huge_pages();
+        }
+        Ok(region)
+    }
+
+    /// Best effort: a kernel or file system without huge pages serves small ones.
+    fn ask_for_huge_pages(&self) {
+        let _ = self.mapping.advise(0, self.len(), Advice::LinuxHugepage);
     }
 
     /// Where it begins; aligned to a page.
@@ -62,26 +88,135 @@ impl Region {
         self.len() == 0
     }
 
+    /// Makes sure that `[from, from + len)` can be touched: a part of a file gets its blocks, since
+    /// a touch for which a full disk has none would be a SIGBUS. Anonymous memory has nothing to
+    /// do.
+    ///
+    /// Panics where the range leaves the region.
+    pub fn allocate(&self, from: usize, len: usize) -> io::Result<()> {
+        self.end_of("allocation", from, len);
+        let Some((file, at)) = &self.part else {
+            return Ok(());
+        };
+        fallocate(
+            file,
+            FallocateFlags::KEEP_SIZE,
+            at + from as u64,
+            len as u64,
+        )?;
+        Ok(())
+    }
+
     /// Gives the whole pages inside `[from, from + len)` back to the kernel; they read as zero
-    /// afterwards. Bytes on the pages at either end that the range only partly covers stay.
+    /// afterwards, and those of a file must be allocated again. Bytes on the pages at either end
+    /// that the range only partly covers stay.
     ///
     /// Panics where the range leaves the region.
     pub fn release(&self, from: usize, len: usize) {
-        let end = from.checked_add(len).filter(|&end| end <= self.len());
-        let end = end.unwrap_or_else(|| {
-            panic!(
-                "release of {len} bytes at {from} leaves a region of {} bytes",
-                self.len()
-            )
-        });
+        let end = self.end_of("release", from, len);
         let first = from.next_multiple_of(PAGE_BYTES);
         let last = end / PAGE_BYTES * PAGE_BYTES;
-        if first < last {
-            // Linux refuses this advice only for locked pages, which then simply stay.
-            let _ = self
-                .mapping
-                .advise(first, last - first, Advice::LinuxDontNeed);
+        if first >= last {
+            return;
         }
+        let len = last - first;
+        match &self.part {
+            // A file system without holes keeps the bytes, which must not be found again.
+            Some((file, at)) => {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let _ = fallocate(file, hole, at + first as u64, len as u64);
+            }
+            // Linux refuses this advice only for locked pages, which then simply stay.
+            None => drop(self.mapping.advise(first, len, Advice::LinuxDontNeed)),
+        }
+    }
+
+    fn end_of(&self, what: &str, from: usize, len: usize) -> usize {
+        let end = from.checked_add(len).filter(|&end| end <= self.len());
+        end.unwrap_or_else(|| {
+            panic!(
+                "{what} of {len} bytes at {from} leaves a region of {} bytes",
+                self.len()
+            )
+        })
+    }
+}
+
+/// What may lie in an [`Array`].
+///
+/// # Safety
+///
+/// Any bytes are a valid value, and all of its fields are atomics, so that it may be shared with
+/// whoever else maps the memory.
+pub unsafe trait Words: Sync {}
+
+// SAFETY: an integer, and atomic.
+unsafe impl Words for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl Words for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Words for AtomicU64 {}
+
+/// The first values of a region, all zero bytes at first. Derefs to a slice; touching a value
+/// commits its page.
+#[derive(Debug)]
+pub struct Array<T> {
+    region: Region,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+// SAFETY: nothing but shared references to `T` come of it, and `T` is `Sync`.
+unsafe impl<T: Words> Send for Array<T> {}
+// SAFETY: as above.
+unsafe impl<T: Words> Sync for Array<T> {}
+
+impl<T: Words> Array<T> {
+    /// `len` values at the begin of a region.
+    ///
+    /// Panics where the region is too short.
+    pub fn over(region: Region, len: usize) -> Array<T> {
+        let needed = Array::<T>::bytes(len);
+        let has = region.len();
+        assert!(
+            needed <= has,
+            "{len} values take {needed} bytes of a region of {has}"
+        );
+        assert!(align_of::<T>() <= PAGE_BYTES);
+        Array {
+            region,
+            len,
+            of: PhantomData,
+        }
+    }
+
+    /// `len` values in anonymous memory.
+    pub fn reserve(len: usize, huge: bool) -> Result<Array<T>, MediaError> {
+        let region = Region::reserve(Array::<T>::bytes(len), huge)?;
+        Ok(Array::over(region, len))
+    }
+
+    /// Bytes that `len` values take.
+    pub fn bytes(len: usize) -> usize {
+        len * size_of::<T>()
+    }
+
+    /// Makes sure that the values `[from, to)` can be touched: see [`Region::allocate`].
+    pub fn allocate(&self, from: usize, to: usize) -> io::Result<()> {
+        let (from, to) = (Array::<T>::bytes(from), Array::<T>::bytes(to));
+        self.region.allocate(from, to - from)
+    }
+}
+
+impl<T: Words> Deref for Array<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        let first = self.region.base().as_ptr().cast::<T>();
+        // SAFETY: the values lie within the region (asserted when it was made), which begins at a
+        // page and lives as long as `self`; any bytes are a valid `T`, which is atomic.
+        unsafe { std::slice::from_raw_parts(first, self.len) }
     }
 }
 

@@ -69,6 +69,17 @@ pub enum MediaError {
         /// Its first eight bytes.
         found: [u8; 8],
     },
+    /// The file does not begin as an image does.
+    #[error(
+        "{}: not a Nyx image: it begins with {found:02x?}, not \"NYXIMAGE\"",
+        path.display()
+    )]
+    NoImage {
+        /// The file.
+        path: PathBuf,
+        /// Its first eight bytes.
+        found: [u8; 8],
+    },
     /// The file was allocated but never got its header.
     #[error("{}: its header is all zero: an interrupted creation; remove the file", path.display())]
     Unfinished {
@@ -77,7 +88,7 @@ pub enum MediaError {
     },
     /// The file is of a format that this build does not know.
     #[error(
-        "{}: data file of format {found}, but this build reads format {known} only", path.display()
+        "{}: of format {found}, but this build reads format {known} only", path.display()
     )]
     Version {
         /// The file.

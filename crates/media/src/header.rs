@@ -239,7 +239,10 @@ impl Header {
     }
 }
 
-fn file_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> MediaError {
+pub(crate) fn file_error(
+    path: &Path,
+    action: &'static str,
+) -> impl FnOnce(io::Error) -> MediaError {
     let path = path.to_owned();
     move |source| MediaError::File {
         path,
@@ -248,7 +251,7 @@ fn file_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Me
     }
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
+pub(crate) fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(MediaError::InUse {
@@ -272,7 +275,7 @@ fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> 
 }
 
 /// A random (version 4) UUID.
-fn random_uuid() -> io::Result<[u8; 16]> {
+pub(crate) fn random_uuid() -> io::Result<[u8; 16]> {
     let mut uuid = [0u8; 16];
     File::open("/dev/urandom")?.read_exact(&mut uuid)?;
     uuid[6] = uuid[6] & 0x0f | 0x40;

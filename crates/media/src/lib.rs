@@ -11,7 +11,8 @@
 //! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
 //! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
 //! * [`pmem`]: words of persistent memory for indexes that live on it, and what a crash may leave.
-//! * [`dram`]: reserved anonymous memory for indexes and keys; not the device, so never metered.
+//! * [`dram`]: reserved memory for indexes and keys; not the device, so never metered. [`Image`]: a
+//!   file whose parts are such memory.
 
 pub mod clock;
 pub mod dram;
@@ -19,6 +20,7 @@ mod emulate;
 mod error;
 mod front;
 mod header;
+mod image;
 pub mod mapped;
 mod mapping;
 pub mod model;
@@ -27,10 +29,11 @@ pub mod prim;
 pub mod profile;
 
 pub use clock::TscClock;
-pub use dram::Region;
+pub use dram::{Array, Region};
 pub use emulate::Emulated;
 pub use error::MediaError;
 pub use front::Front;
+pub use image::{Image, Left};
 pub use mapped::{Durability, Mapped, Origin};
 pub use pmem::Pmem;
 

@@ -101,7 +101,7 @@ impl Mapped {
         let whole = checked_len(len, HEADER_BYTES)?;
         let file = DataFile::open(path, len)?;
         let mapping =
-            Mapping::shared(&file.file, whole, false).map_err(|source| MediaError::File {
+            Mapping::shared(&file.file, 0, whole, false).map_err(|source| MediaError::File {
                 path: path.to_owned(),
                 action: "map it",
                 source,
@@ -121,7 +121,7 @@ impl Mapped {
         }
         let whole = checked_len(len, HEADER_BYTES)?;
         let file = DataFile::open(path, len)?;
-        let mapping = Mapping::shared(&file.file, whole, true).map_err(|source| {
+        let mapping = Mapping::shared(&file.file, 0, whole, true).map_err(|source| {
             if file.origin == Origin::Fresh {
                 // Just created for nothing; a file that was here before stays.
                 let _ = std::fs::remove_file(path);

@@ -41,16 +41,17 @@ impl Mapping {
         Ok(Mapping::own(base.cast(), whole))
     }
 
-    /// The first `len` bytes of a file, shared with it. With `sync`, only where the file's pages
-    /// are persistent memory, mapped so that a flushed cache line is durable (`MAP_SYNC`).
-    pub(crate) fn shared(file: &File, len: usize, sync: bool) -> io::Result<Mapping> {
+    /// The `len` bytes of a file from `at` on, shared with it; `at` is a multiple of a page. With
+    /// `sync`, only where the file's pages are persistent memory, mapped so that a flushed cache
+    /// line is durable (`MAP_SYNC`).
+    pub(crate) fn shared(file: &File, at: u64, len: usize, sync: bool) -> io::Result<Mapping> {
         let flags = match sync {
             true => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             false => MapFlags::SHARED,
         };
         // SAFETY: a mapping at an address of the kernel's choice. The file may change under it,
         // which is why its bytes are never turned into Rust references.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, READ_WRITE, flags, file, 0) }?;
+        let base = unsafe { mmap(std::ptr::null_mut(), len, READ_WRITE, flags, file, at) }?;
         Ok(Mapping::own(base.cast(), len))
     }
 

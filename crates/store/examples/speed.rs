@@ -56,6 +56,7 @@ impl Rig {
             layout: Layout::Split,
             workers,
             hash_seed: fastrand::u64(..),
+            keep: None,
         };
         let eras = Arc::new(Eras::new(workers));
         let media: Arc<dyn Media> = Arc::new(Mapped::anonymous(size).expect("memory"));

@@ -106,12 +106,13 @@ impl Store {
         now: UnixSeconds,
     ) -> bool {
         self.begin(w, now);
+        let whole = self.approach(hash.0);
         let guard = self.index.lock(w.worker(), hash.0);
         let Some((_, found)) = self.find_locked(lane, &guard, key) else {
             return false;
         };
         let Found { place, header } = found;
-        if self.is_ended(&header, place, now) {
+        if self.is_ended(&header, place, now) || !whole && !self.is_whole(lane, hash, found) {
             return false;
         }
         if header.expiry == expiry {
@@ -178,6 +179,7 @@ impl Store {
                 false => state,
             };
             let value = change.value(old_value);
+            let header = self.checked(lane, header, hash, &value, change);
             let appended = w.append(
                 &self.items,
                 lane,
@@ -186,6 +188,7 @@ impl Store {
                     header,
                     state,
                     key,
+                    hash,
                     value,
                 },
             );
@@ -196,6 +199,22 @@ impl Store {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// The header of a changed item with the check of its value, which is the old one's where the
+    /// value is. Of an item that survives.
+    fn checked(
+        &self,
+        lane: &mut Lane<'_>,
+        mut header: Header,
+        hash: KeyHash,
+        value: &[Source<'_>; 3],
+        change: &Change<'_>,
+    ) -> Header {
+        if let (Some(checks), Some(_)) = (&mut header.checks, change.add) {
+            checks.value = self.check_of(lane, hash, value);
+        }
+        header
     }
 
     /// The header of an item after a change; none where it grew too large.

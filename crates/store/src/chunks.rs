@@ -15,9 +15,8 @@
 use crate::header::{Header, STATE_WORD, State, WORDS_MAX};
 use crate::segment::NONE;
 use nyx_index::Place;
-use nyx_media::MediaError;
-use nyx_media::dram::Region;
-use nyx_media::prim;
+use nyx_media::dram::Words;
+use nyx_media::{Array, Region, prim};
 use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -35,20 +34,29 @@ const LIKELY_BYTES: usize = 44;
 /// Room after the last chunk, so that a header and key read at any place stay inside.
 const SLACK_BYTES: usize = 4096;
 
+/// What is known of a chunk. All zero where it was never used. The sequence number is stored last:
+/// whoever finds the table in an image takes a chunk for a segment's if it is younger than that.
 #[derive(Debug)]
-struct Entry {
+#[repr(C)]
+pub(crate) struct Entry {
     seq: AtomicU64,
     segment: AtomicU32,
     fill: AtomicU32,
     next: AtomicU32,
 }
 
+// SAFETY: all fields are atomics, of which any bytes are a valid value.
+unsafe impl Words for Entry {}
+
 /// The chunks of a store.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     region: Region,
-    entries: Box<[Entry]>,
+    entries: Array<Entry>,
 }
+
+/// Blocks of a file are allocated for this many chunks at once: 1 MiB.
+const ALLOCATE_CHUNKS: u32 = 64;
 
 /// Bytes that a header and key take in a chunk.
 #[inline]
@@ -57,30 +65,80 @@ pub(crate) fn footprint(head_len: usize) -> u32 {
 }
 
 impl Chunks {
-    pub(crate) fn reserve(count: u32, huge: bool) -> Result<Chunks, MediaError> {
-        let entry = |_| Entry {
-            seq: AtomicU64::new(0),
-            segment: AtomicU32::new(NONE),
-            fill: AtomicU32::new(0),
-            next: AtomicU32::new(NONE),
+    /// Chunks in a region of [`Chunks::bytes`], with as many entries.
+    pub(crate) fn over(region: Region, entries: Array<Entry>) -> Chunks {
+        assert!(region.len() >= Chunks::bytes(entries.len() as u32));
+        Chunks { region, entries }
+    }
+
+    /// Bytes that so many chunks take.
+    pub(crate) fn bytes(count: u32) -> usize {
+        count as usize * CHUNK_BYTES as usize + SLACK_BYTES
+    }
+
+    /// Makes sure that a chunk can be touched, and with `ahead` those behind it up to a boundary.
+    /// False where the disk is full.
+    pub(crate) fn allocate(&self, chunk: u32, ahead: bool) -> bool {
+        let end = match ahead {
+            true if !chunk.is_multiple_of(ALLOCATE_CHUNKS) => return true,
+            true => (chunk + ALLOCATE_CHUNKS).min(self.len()),
+            false => chunk + 1,
         };
-        let len = count as usize * CHUNK_BYTES as usize + SLACK_BYTES;
-        Ok(Chunks {
-            region: Region::reserve(len, huge)?,
-            entries: (0..count).map(entry).collect(),
-        })
+        self.allocate_all(chunk, end).is_ok()
+    }
+
+    /// Makes sure that the chunks `[from, to)` can be touched.
+    pub(crate) fn allocate_all(&self, from: u32, to: u32) -> std::io::Result<()> {
+        let at = |chunk: u32| chunk as usize * CHUNK_BYTES as usize;
+        // What lies behind the last chunk is read with it.
+        let slack = if to == self.len() { SLACK_BYTES } else { 0 };
+        self.region.allocate(at(from), at(to) - at(from) + slack)
     }
 
     pub(crate) fn len(&self) -> u32 {
         self.entries.len() as u32
     }
 
+    /// How many there are up to the last that was ever used.
+    pub(crate) fn used(&self) -> u32 {
+        let used = (0..self.len()).rev().find(|&chunk| self.seq(chunk) != 0);
+        used.map_or(0, |last| last + 1)
+    }
+
     /// Gives a chunk to a segment; `next` is the rest of the segment's chain.
     pub(crate) fn assign(&self, chunk: u32, seq: u64, segment: u32) {
         let entry = &self.entries[chunk as usize];
-        entry.seq.store(seq, Relaxed);
-        entry.segment.store(segment, Relaxed);
-        entry.fill.store(0, Relaxed);
+        entry.fill.store(0, Release);
+        entry.segment.store(segment, Release);
+        entry.seq.store(seq, Release);
+    }
+
+    /// The sequence number of its last use; zero where there was none.
+    pub(crate) fn seq(&self, chunk: u32) -> u64 {
+        self.entries[chunk as usize].seq.load(Relaxed)
+    }
+
+    /// The segment of its last use.
+    pub(crate) fn segment(&self, chunk: u32) -> u32 {
+        self.entries[chunk as usize].segment.load(Relaxed)
+    }
+
+    /// The chunk of a place and the place in it, in bytes; none where there is no such chunk.
+    pub(crate) fn chunk_of(&self, place: Place) -> Option<(u32, u32)> {
+        let chunk = place.0 >> PLACE_BITS;
+        let offset = (place.0 & ((1 << PLACE_BITS) - 1)) * 8;
+        (chunk < self.len()).then_some((chunk, offset))
+    }
+
+    /// Links the chunks of a segment of an image, the youngest first; those that nobody closed.
+    pub(crate) fn link(&self, chain: &[u32]) -> Vec<u32> {
+        let next = chain.iter().skip(1).copied().chain([NONE]);
+        for (&chunk, next) in chain.iter().zip(next) {
+            self.set_next(chunk, next);
+        }
+        let is_closed = |chunk| (1..=CHUNK_BYTES).contains(&self.fill(chunk));
+        let unclosed = chain.iter().filter(|&&chunk| !is_closed(chunk));
+        unclosed.copied().collect()
     }
 
     pub(crate) fn next(&self, chunk: u32) -> u32 {

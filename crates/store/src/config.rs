@@ -2,6 +2,7 @@
 
 use nyx_media::MediaError;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The shape of one tenant's store.
@@ -23,8 +24,34 @@ pub struct StoreConfig {
     pub layout: Layout,
     /// How many workers will share the store.
     pub workers: u16,
-    /// Seeds the hash of keys, so that clients cannot aim at one bucket.
+    /// Seeds the hash of keys, so that clients cannot aim at one bucket. A store that goes on with
+    /// an image goes on with the image's.
     pub hash_seed: u64,
+    /// Where its tables are to survive; none where they are gone with the process.
+    pub keep: Option<Keep>,
+}
+
+/// How a store survives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Its image, a file that is created where there is none. It grows with what the store holds,
+    /// up to twice the store's size.
+    pub path: PathBuf,
+    /// Whose image it is: it is not used for another.
+    pub name: String,
+    /// What it survives.
+    pub durability: Durability,
+    /// The id of the data file that its values are in.
+    pub data_id: [u8; 16],
+}
+
+/// What a store survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// That its process stops in order.
+    Warm,
+    /// That its process is killed, too.
+    Crash,
 }
 
 /// Which items go when a tenant is full.
@@ -156,7 +183,49 @@ pub enum StoreError {
         /// The most in bytes.
         most: u64,
     },
-    /// DRAM for keys or the index cannot be reserved.
+    /// Not every store can survive.
+    #[error(
+        "a tenant that survives has its keys apart from its values (layout \"split\") and at most {workers_max} workers"
+    )]
+    CannotKeep {
+        /// The most workers.
+        workers_max: usize,
+    },
+    /// An image that was made for another tenant.
+    #[error("{}: the image of tenant {made:?}, not of {asked:?}", path.display())]
+    OtherTenant {
+        /// The image.
+        path: PathBuf,
+        /// Whose it is.
+        made: String,
+        /// Who wants it.
+        asked: String,
+    },
+    /// An image that was made for a store of another shape.
+    #[error(
+        "{}: made for {what} of {made} B, and {asked} B are asked for now; go back to that, or \
+         remove the file to begin empty",
+        path.display()
+    )]
+    OtherShape {
+        /// The image.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// As it was made, in bytes.
+        made: u64,
+        /// As it is asked for, in bytes.
+        asked: u64,
+    },
+    /// An image that cannot be used.
+    #[error("{}: damaged: {reason}; remove the file to begin empty", path.display())]
+    Damaged {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// DRAM for keys or the index cannot be reserved, or an image not used.
     #[error("no memory for keys or index: {0}")]
     Memory(#[from] MediaError),
 }

@@ -3,9 +3,11 @@
 //! ```text
 //! word 0   bits 0..28 value offset in its segment, in units of 4 B (split layout; else 0)
 //!          bit 28 flags follow | bit 29 expiry follows | bit 30 CAS unique follows
+//!          bit 31 checks follow
 //! word 1   bits 0..24 value length in bytes | bits 24..32 key length in bytes
 //! word 2   state, see [`State`]
-//! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32: those that follow
+//! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32 |
+//!          check of the head u32, of the value u32: those that follow
 //! then     the key
 //! ```
 //!
@@ -18,7 +20,7 @@
 use nyx_base::UnixSeconds;
 
 /// Words of the longest header.
-pub(crate) const WORDS_MAX: usize = 7;
+pub(crate) const WORDS_MAX: usize = 9;
 /// Words of the shortest header.
 pub(crate) const WORDS_MIN: usize = 3;
 /// The word that holds the state.
@@ -31,6 +33,7 @@ const OFFSET_UNIT: u32 = 4;
 const HAS_FLAGS: u32 = 1 << 28;
 const HAS_EXPIRY: u32 = 1 << 29;
 const HAS_CAS: u32 = 1 << 30;
+const HAS_CHECKS: u32 = 1 << 31;
 
 /// Everything but key, value and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,15 @@ pub(crate) struct Header {
     pub(crate) flags: u32,
     pub(crate) expiry: UnixSeconds,
     pub(crate) cas: Option<u64>,
+    /// Of items that are to survive: see `check`.
+    pub(crate) checks: Option<Checks>,
+}
+
+/// What tells an item from rubbish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checks {
+    pub(crate) head: u32,
+    pub(crate) value: u32,
 }
 
 impl Header {
@@ -51,13 +63,17 @@ impl Header {
             + usize::from(self.flags != 0)
             + usize::from(self.expiry != UnixSeconds::NEVER)
             + 2 * usize::from(self.cas.is_some())
+            + 2 * usize::from(self.checks.is_some())
     }
 
     /// The header's length in words, from its first word alone.
     #[inline]
     pub(crate) fn words_len_of(first: u32) -> usize {
         let marks = (first & (HAS_FLAGS | HAS_EXPIRY | HAS_CAS)).count_ones() as usize;
-        WORDS_MIN + marks + usize::from(first & HAS_CAS != 0)
+        WORDS_MIN
+            + marks
+            + 2 * (first & HAS_CHECKS).count_ones() as usize
+            + usize::from(first & HAS_CAS != 0)
     }
 
     /// Bytes from the header's begin to the key's end.
@@ -97,6 +113,12 @@ impl Header {
             words[0] |= HAS_CAS;
             words[at] = cas as u32;
             words[at + 1] = (cas >> 32) as u32;
+            at += 2;
+        }
+        if let Some(checks) = self.checks {
+            words[0] |= HAS_CHECKS;
+            words[at] = checks.head;
+            words[at + 1] = checks.value;
         }
         words
     }
@@ -112,6 +134,7 @@ impl Header {
             flags: 0,
             expiry: UnixSeconds::NEVER,
             cas: None,
+            checks: None,
         };
         let mut at = WORDS_MIN;
         if first & HAS_FLAGS != 0 {
@@ -124,6 +147,11 @@ impl Header {
         }
         if first & HAS_CAS != 0 {
             header.cas = Some(u64::from(word(at)) | u64::from(word(at + 1)) << 32);
+            at += 2;
+        }
+        if first & HAS_CHECKS != 0 {
+            let (head, value) = (word(at), word(at + 1));
+            header.checks = Some(Checks { head, value });
         }
         header
     }
@@ -246,11 +274,13 @@ mod tests {
             flags: u32,
             expiry: u32,
             cas: Option<u64>,
+            checks: Option<(u32, u32)>,
             state: u32,
         ) {
+            let checks = checks.map(|(head, value)| Checks { head, value });
             let expiry = UnixSeconds(expiry);
             let value_offset = offset * OFFSET_UNIT;
-            let header = Header { value_offset, value_len, key_len, flags, expiry, cas };
+            let header = Header { value_offset, value_len, key_len, flags, expiry, cas, checks };
             let words = header.encode(State(state));
             let len = header.words_len();
             prop_assert_eq!(Header::decode(|at| words[..len][at]), header);

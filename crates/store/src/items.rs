@@ -13,11 +13,14 @@
 //! callers that must not lose one hold the bucket's lock.
 
 use crate::chunks::{self, Chunks};
+use crate::config::StoreConfig;
 use crate::header::{Header, STATE_WORD, State, WORDS_MAX, WORDS_MIN};
+use crate::request::KeyHash;
 use crate::segment::Segments;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
 use nyx_index::Place;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the longest header and key.
 const HEAD_BYTES_MAX: usize = 4 * WORDS_MAX + u8::MAX as usize;
@@ -32,6 +35,7 @@ pub(crate) struct Items {
     pub(crate) segments: Segments,
     medium_base: u64,
     segment_shift: u32,
+    hash_seed: u64,
 }
 
 /// Where the bytes of a value come from.
@@ -57,6 +61,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) header: Header,
     pub(crate) state: State,
     pub(crate) key: &'a [u8],
+    /// The key's.
+    pub(crate) hash: KeyHash,
     pub(crate) value: [Source<'a>; 3],
 }
 
@@ -74,18 +80,20 @@ impl Footprint {
 }
 
 impl Items {
-    pub(crate) fn new(
-        chunks: Option<Chunks>,
-        segments: Segments,
-        medium_base: u64,
-        segment_bytes: u32,
-    ) -> Items {
+    pub(crate) fn new(chunks: Option<Chunks>, segments: Segments, config: &StoreConfig) -> Items {
         Items {
             chunks,
             segments,
-            medium_base,
-            segment_shift: segment_bytes.ilog2(),
+            medium_base: config.medium_base,
+            segment_shift: config.segment_bytes.ilog2(),
+            hash_seed: config.hash_seed,
         }
+    }
+
+    /// The hash of a key.
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(xxh3_64_with_seed(key, self.hash_seed))
     }
 
     pub(crate) fn segment_bytes(&self) -> u32 {
@@ -294,6 +302,7 @@ impl Items {
             state,
             key,
             value,
+            ..
         } = draft;
         match &self.chunks {
             Some(chunks) => chunks.write(place, header, *state, key),

@@ -10,6 +10,7 @@
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
 mod change;
+mod check;
 mod chunks;
 mod config;
 mod evict;
@@ -18,6 +19,7 @@ mod ghost;
 mod header;
 mod item;
 mod items;
+mod kept;
 mod reclaim;
 mod request;
 mod room;
@@ -29,9 +31,10 @@ mod walk;
 mod writer;
 
 pub use change::Invalidation;
-pub use config::{Eviction, Layout, StoreConfig, StoreError};
+pub use config::{Durability, Eviction, Keep, Layout, StoreConfig, StoreError};
 pub use item::Item;
-pub use nyx_index::Eras;
+pub use kept::Beginning;
+pub use nyx_index::{Eras, Revived};
 pub use request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
     Value,

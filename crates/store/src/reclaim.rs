@@ -14,6 +14,7 @@
 use crate::evict::Plan;
 use crate::header::{Header, State};
 use crate::items::{Draft, Source};
+use crate::request::KeyHash;
 use crate::segment::{SegmentState, Segments};
 use crate::space::Taker;
 use crate::store::Store;
@@ -217,6 +218,7 @@ impl Reclaimer {
             let mut batch = std::mem::replace(&mut next, next_batch(hand, &mut walk));
             // Most of what lives will be read: its value comes near while the others are looked up.
             batch.retain(|item| {
+                store.approach(item.hash);
                 let lives = store
                     .index
                     .find(item.hash, |place| place == item.place)
@@ -227,12 +229,12 @@ impl Reclaimer {
                 lives
             });
             for resident in batch {
-                self.settle(hand, victim, resident, plan);
+                self.settle(hand, resident, plan);
             }
         }
     }
 
-    fn settle(&mut self, hand: &mut Hand<'_, '_>, victim: u32, item: Resident, plan: &mut Plan) {
+    fn settle(&mut self, hand: &mut Hand<'_, '_>, item: Resident, plan: &mut Plan) {
         let store = hand.store;
         let ended = store.is_ended(&item.header, item.place, hand.now);
         if !ended {
@@ -241,7 +243,6 @@ impl Reclaimer {
             if let Some(uses) = plan.keeps(state, bytes)
                 && self.relocate(
                     hand,
-                    victim,
                     item,
                     Lot {
                         queue: plan.into,
@@ -257,10 +258,11 @@ impl Reclaimer {
         let Some(slot) = guard.find(|place| place == item.place) else {
             return;
         };
+        store.note(hand.worker, item.place);
         guard.remove(slot);
         drop(guard);
         let bytes = store.items.footprint(&item.header).total();
-        store.items.segments.kill(hand.worker, victim, bytes);
+        store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
         if ended {
             store.done.expirations.add(1);
             return;
@@ -278,7 +280,6 @@ impl Reclaimer {
     fn relocate(
         &mut self,
         hand: &mut Hand<'_, '_>,
-        victim: u32,
         item: Resident,
         mut lot: Lot,
         uses: u8,
@@ -312,6 +313,7 @@ impl Reclaimer {
                 header,
                 state: state.with_frequency(uses),
                 key,
+                hash: KeyHash(hash),
                 value,
             };
             let appended = self.writer.append(items, hand.lane, lot, &draft);
@@ -327,10 +329,11 @@ impl Reclaimer {
                 continue;
             }
             carry_over(hand, old, appended.place, state.with_frequency(uses));
+            store.note(hand.worker, old);
             guard.replace(slot, appended.place);
             drop(guard);
             let bytes = items.footprint(&item.header).total();
-            items.segments.kill(hand.worker, victim, bytes);
+            store.bury(hand.worker, KeyHash(hash), old, bytes);
             store.done.relocations.add(1);
             store.done.relocated_bytes.add(u64::from(needs.total()));
             return true;

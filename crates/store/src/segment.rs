@@ -22,9 +22,15 @@
 //! and is unique over all segments and chunks of a store.
 
 use nyx_base::{UnixSeconds, WorkerId};
+use nyx_media::Array;
+use nyx_media::dram::Words;
 use std::sync::atomic::{
     AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+
+/// Sequence numbers stay below this, with a chunk every microsecond for nine years. What an image
+/// says beyond is damage.
+pub(crate) const SEQ_MAX: u64 = 1 << 48;
 
 /// No segment, no chunk.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -52,9 +58,9 @@ impl Queue {
     pub(crate) const COUNT: usize = 2;
 }
 
-/// One segment, in a cache line of its own.
+/// One segment, in a cache line of its own; all zero is a free one that was never used.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Segment {
     seq: AtomicU64,
     state: AtomicU8,
@@ -68,22 +74,10 @@ pub(crate) struct Segment {
     written_items: AtomicU32,
 }
 
-impl Segment {
-    fn new() -> Segment {
-        Segment {
-            seq: AtomicU64::new(0),
-            state: AtomicU8::new(SegmentState::Free as u8),
-            queue: AtomicU8::new(Queue::Main as u8),
-            class: AtomicU8::new(0),
-            latest_expiry: AtomicU32::new(0),
-            first_chunk: AtomicU32::new(NONE),
-            chunks: AtomicU32::new(0),
-            value_fill: AtomicU32::new(0),
-            written_bytes: AtomicU32::new(0),
-            written_items: AtomicU32::new(0),
-        }
-    }
+// SAFETY: all fields are atomics, of which any bytes are a valid value.
+unsafe impl Words for Segment {}
 
+impl Segment {
     fn open(&self, seq: u64, queue: Queue, class: u8) {
         for zero in [
             &self.latest_expiry,
@@ -99,6 +93,13 @@ impl Segment {
         self.class.store(class, Relaxed);
         self.seq.store(seq, Relaxed);
         self.step(SegmentState::Free, SegmentState::Open);
+    }
+
+    /// Forgets what it was: whoever was at it is gone. Only where an image is opened.
+    pub(crate) fn found_as(&self, state: SegmentState, first_chunk: u32, chunks: u32) {
+        self.state.store(state as u8, Relaxed);
+        self.first_chunk.store(first_chunk, Relaxed);
+        self.chunks.store(chunks, Relaxed);
     }
 
     /// Takes one edge of the state diagram.
@@ -125,6 +126,11 @@ impl Segment {
     #[inline]
     pub(crate) fn seq(&self) -> u64 {
         self.seq.load(Relaxed)
+    }
+
+    /// Whether something with this sequence number was given to it in this use.
+    pub(crate) fn is_since(&self, seq: u64) -> bool {
+        self.state() != SegmentState::Free && seq > self.seq() && seq < SEQ_MAX
     }
 
     pub(crate) fn queue(&self) -> Queue {
@@ -199,23 +205,37 @@ impl Segment {
 /// All segments of a store.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    all: Box<[Segment]>,
+    all: Array<Segment>,
     /// What died in each segment by each worker's hand: items in the upper half, their bytes in the
     /// lower. A worker's table is written by that worker alone, and cleared while nobody can find
-    /// an item of the segment.
+    /// an item of the segment. The last table is of those that were dead when an image was opened.
     dead: Box<[Box<[AtomicU64]>]>,
+    /// Segments with a lower sequence number were found in an image: how many of their items died
+    /// is not known for certain.
+    first_seq: u64,
 }
 
 /// Bytes of one entry of one worker's table.
 pub(crate) const DEAD_ENTRY_BYTES: u64 = size_of::<AtomicU64>() as u64;
 
 impl Segments {
-    pub(crate) fn new(count: u32, workers: u16) -> Segments {
-        let table = |_| (0..count).map(|_| AtomicU64::new(0)).collect();
+    pub(crate) fn over(all: Array<Segment>, workers: u16) -> Segments {
+        let table = |_| (0..all.len()).map(|_| AtomicU64::new(0)).collect();
         Segments {
-            all: (0..count).map(|_| Segment::new()).collect(),
-            dead: (0..workers).map(table).collect(),
+            dead: (0..=workers).map(table).collect(),
+            all,
+            first_seq: 0,
         }
+    }
+
+    /// Says that segments with a lower sequence number than `seq` were found.
+    pub(crate) fn begin_at(&mut self, seq: u64) {
+        self.first_seq = seq;
+    }
+
+    /// Whether a segment was there when the image was opened, and is still in that use.
+    pub(crate) fn is_found(&self, segment: u32) -> bool {
+        self.first_seq != 0 && self.at(segment).seq() < self.first_seq
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -245,6 +265,17 @@ impl Segments {
         entry.store(dead, Release);
     }
 
+    /// Says what had died in a segment that was found. Under the lock of `space`.
+    pub(crate) fn set_dead_before(&self, segment: u32, live: u64) {
+        let (items, bytes) = (live >> 32, live & 0xffff_ffff);
+        let at = self.at(segment);
+        let written = u64::from(at.written_items.load(Relaxed));
+        let dead_items = written.saturating_sub(items);
+        let dead_bytes = u64::from(at.written_bytes()).saturating_sub(bytes);
+        let table = self.dead.last().expect("there is one more than workers");
+        table[segment as usize].store(dead_items << 32 | dead_bytes, Release);
+    }
+
     /// Items that died, and their bytes.
     fn dead(&self, segment: u32) -> (u32, u32) {
         let each = self.dead.iter();
@@ -267,6 +298,7 @@ impl Segments {
 
     /// Whether none of its items can be found any more.
     pub(crate) fn is_dead(&self, segment: u32) -> bool {
-        self.dead(segment).0 == self.at(segment).written_items.load(Relaxed)
+        let written = self.at(segment).written_items.load(Relaxed);
+        !self.is_found(segment) && self.dead(segment).0 == written
     }
 }

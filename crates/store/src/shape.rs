@@ -1,15 +1,14 @@
 //! How a budget is divided: tables, reserves, classes of expiry. Arithmetic only.
 //!
-//! What it never does: allocate, except when asked for the chunks.
+//! What it never does: allocate.
 
-use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX, Chunks};
+use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX};
 use crate::config::{Eviction, Layout, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::VALUE_LEN_LIMIT;
 use crate::segment::DEAD_ENTRY_BYTES;
 use crate::space::{SEGMENT_TABLE_BYTES, Shape};
 use nyx_index::HashShape;
-use nyx_media::MediaError;
 
 /// The index gets its memory in steps of this many bytes.
 pub(crate) const INDEX_STEP_BYTES: u64 = 16 << 10;
@@ -45,17 +44,9 @@ pub(crate) struct Plan {
     pub(crate) ghost_keys: Option<u64>,
     /// Bytes of tables that are there from the start, the index's excluded.
     pub(crate) fixed_bytes: u64,
-    chunk_count: Option<u32>,
-    huge: bool,
-}
-
-impl Plan {
-    /// The key memory; none in the inline layout.
-    pub(crate) fn chunks(&self) -> Result<Option<Chunks>, MediaError> {
-        self.chunk_count
-            .map(|count| Chunks::reserve(count, self.huge))
-            .transpose()
-    }
+    /// Chunks of key memory; none in the inline layout.
+    pub(crate) chunk_count: Option<u32>,
+    pub(crate) huge: bool,
 }
 
 impl StoreConfig {
@@ -163,6 +154,7 @@ mod tests {
             layout: Layout::Split,
             workers: 2,
             hash_seed: 0,
+            keep: None,
         }
     }
 

@@ -15,7 +15,7 @@
 
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::items::Items;
-use crate::segment::{NONE, Queue, SegmentState};
+use crate::segment::{NONE, Queue, SEQ_MAX, SegmentState};
 use nyx_index::Eras;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,6 +133,18 @@ impl Space {
         }
     }
 
+    /// Takes over the segments and chunks of an image; `used` is what they add to. Returns the
+    /// chunks that nobody closed.
+    pub(crate) fn find(&self, items: &Items) -> Vec<u32> {
+        let mut space = self.lock();
+        let mut owned = space.find_chunks(items);
+        // The youngest chunk of each segment first, as its chain has them.
+        owned.sort_unstable_by_key(|&(segment, seq, _)| (segment, std::cmp::Reverse(seq)));
+        let unclosed = space.find_segments(items, &owned);
+        space.next_seq = 1 + highest_seq(items);
+        unclosed
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,6 +161,54 @@ impl State {
         self.next_seq - 1
     }
 
+    /// Sorts the chunks of an image: those in use with their segments and sequence numbers; all
+    /// others are free, without memory of theirs that counts.
+    fn find_chunks(&mut self, items: &Items) -> Vec<(u32, u64, u32)> {
+        let Some(chunks) = &items.chunks else {
+            return Vec::new();
+        };
+        self.untouched_chunk = chunks.used();
+        let mut owned = Vec::new();
+        for chunk in 0..self.untouched_chunk {
+            match items.owner(chunk).filter(|&one| has_items(items, one)) {
+                Some(segment) => owned.push((segment, chunks.seq(chunk), chunk)),
+                None => self.cold.push(chunks, chunk),
+            }
+        }
+        self.used += owned.len() as u64 * u64::from(CHUNK_BYTES);
+        owned
+    }
+
+    /// Seals all segments of an image that have items, the oldest first, and frees the others.
+    fn find_segments(&mut self, items: &Items, owned: &[(u32, u64, u32)]) -> Vec<u32> {
+        let segments = &items.segments;
+        let used = (0..segments.len())
+            .rev()
+            .find(|&at| segments.at(at).seq() != 0);
+        self.untouched = used.map_or(0, |last| last + 1);
+        let (mut full, free): (Vec<u32>, Vec<u32>) =
+            (0..self.untouched).partition(|&segment| has_items(items, segment));
+        for segment in free {
+            segments.at(segment).found_as(SegmentState::Free, NONE, 0);
+            self.free.push(segment);
+        }
+        full.sort_unstable_by_key(|&segment| segments.at(segment).seq());
+        let mut unclosed = Vec::new();
+        for segment in full {
+            let first = owned.partition_point(|&(of, ..)| of < segment);
+            let chain = owned[first..].iter().take_while(|&&(of, ..)| of == segment);
+            let chain: Vec<u32> = chain.map(|&(.., chunk)| chunk).collect();
+            let chunks = items.chunks.as_ref().into_iter();
+            chunks.for_each(|chunks| unclosed.extend(chunks.link(&chain)));
+            let first = chain.first().copied().unwrap_or(NONE);
+            let at = segments.at(segment);
+            at.found_as(SegmentState::Open, first, chain.len() as u32);
+            self.used += u64::from(items.segment_bytes());
+            self.seal(items, segment);
+        }
+        unclosed
+    }
+
     fn floor(&self, taker: Taker) -> u64 {
         match taker {
             Taker::Put => self.shape.reserve,
@@ -163,7 +223,7 @@ impl State {
         } else {
             0
         };
-        (self.shape.size - self.used + coming).saturating_sub(self.floor(taker))
+        (self.shape.size + coming).saturating_sub(self.used + self.floor(taker))
     }
 
     /// Bytes of free chunks beyond what the next segment will likely take: those are kept warm,
@@ -236,8 +296,7 @@ impl State {
             None if self.room(taker, false) < u64::from(CHUNK_BYTES) => return None,
             None => {
                 let chunk = self
-                    .cold
-                    .pop(chunks)
+                    .cold_chunk(chunks)
                     .or_else(|| self.untouched_chunk(chunks))?;
                 self.used += u64::from(CHUNK_BYTES);
                 chunk
@@ -252,16 +311,25 @@ impl State {
 
     fn untouched_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
         let chunk = self.untouched_chunk;
-        (chunk < chunks.len()).then(|| {
+        (chunk < chunks.len() && chunks.allocate(chunk, true)).then(|| {
             self.untouched_chunk += 1;
             chunk
         })
     }
 
+    fn cold_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
+        let chunk = self.cold.pop(chunks)?;
+        if chunks.allocate(chunk, false) {
+            return Some(chunk);
+        }
+        self.cold.push(chunks, chunk);
+        None
+    }
+
     /// Gives surplus chunks' memory back to the system until `bytes` are free.
     fn cool(&mut self, items: &Items, bytes: u64) {
         let Some(chunks) = &items.chunks else { return };
-        while self.shape.size - self.used < bytes && self.surplus_bytes() > 0 {
+        while self.shape.size < self.used + bytes && self.surplus_bytes() > 0 {
             let Some(chunk) = self.warm.pop(chunks) else {
                 return;
             };
@@ -361,6 +429,26 @@ impl State {
             chunk = next;
         }
     }
+}
+
+/// Whether a segment of an image is in use, and says so soundly.
+fn has_items(items: &Items, segment: u32) -> bool {
+    let segment = items.segments.at(segment);
+    let state = segment.state();
+    (1..SEQ_MAX).contains(&segment.seq())
+        && matches!(
+            state,
+            SegmentState::Open | SegmentState::Sealed | SegmentState::Draining
+        )
+}
+
+/// The highest sequence number that an image knows of.
+fn highest_seq(items: &Items) -> u64 {
+    let segments = (0..items.segments.len()).map(|segment| items.segments.at(segment).seq());
+    let chunks = items.chunks.iter();
+    let chunks = chunks.flat_map(|chunks| (0..chunks.len()).map(|chunk| chunks.seq(chunk)));
+    let sound = segments.chain(chunks).filter(|&seq| seq < SEQ_MAX);
+    sound.max().unwrap_or_default()
 }
 
 /// Bytes that freeing a segment will give back.

@@ -13,14 +13,17 @@
 //! *Invariants*: what the index gives out is a whole item that is not written again before the era
 //! is over. The memory in use is at most `size`, at every moment.
 
+use crate::check;
+use crate::chunks::Chunks;
 use crate::config::{StoreConfig, StoreError};
 use crate::ghost::Ghost;
-use crate::header::{Header, State};
+use crate::header::{Checks, Header, State};
 use crate::item::Item;
 use crate::items::{Draft, Items, Source};
+use crate::kept::{Ground, Kept};
 use crate::reclaim::{Done, Reclaimer};
 use crate::request::{Condition, DeleteOutcome, KEY_LEN_MAX, KeyHash, Put, PutOutcome};
-use crate::segment::{Queue, Segment};
+use crate::segment::{Queue, Segment, Segments};
 use crate::shape;
 use crate::space::{Space, Taker};
 use crate::writer::{Appended, Lot, Writer};
@@ -32,7 +35,6 @@ use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Arc, Mutex};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Segments that one call of [`Store::expire`] frees at most.
 const EXPIRE_SEGMENTS: usize = 4;
@@ -54,6 +56,8 @@ pub struct Store {
     pub(crate) done: CachePadded<Done>,
     pub(crate) reclaimer: CachePadded<Mutex<Reclaimer>>,
     flush: CachePadded<Flush>,
+    /// Of a store that survives.
+    pub(crate) kept: Option<Box<Kept>>,
 }
 
 /// An item that is likely the one of a key, for prefetching.
@@ -85,19 +89,24 @@ pub(crate) enum Expect {
 }
 
 impl Store {
-    /// An empty store. Reserves address space; touches only the tables.
-    pub fn new(config: StoreConfig, eras: Arc<Eras>) -> Result<Store, StoreError> {
+    /// A store: empty, or with what its image holds. Reserves address space; touches only the
+    /// tables.
+    pub fn new(mut config: StoreConfig, eras: Arc<Eras>) -> Result<Store, StoreError> {
         let plan = shape::plan(&config)?;
-        let index = Hash::new(plan.index)?;
-        let chunks = plan.chunks()?;
-        let segments = crate::segment::Segments::new(plan.segments, config.workers);
-        let ghost = plan.ghost_keys.map(Ghost::new);
+        let ground = match config.keep {
+            None => Ground::anonymous(&plan)?,
+            Some(_) => Ground::kept(&plan, &mut config)?,
+        };
+        let (index, kept) = (ground.index, ground.kept);
+        let chunks = ground.keys.zip(ground.entries);
+        let chunks = chunks.map(|(keys, entries)| Chunks::over(keys, entries));
+        let segments = Segments::over(ground.segments, config.workers);
         let used = plan.fixed_bytes + index.bytes();
-        Ok(Store {
-            items: Items::new(chunks, segments, config.medium_base, config.segment_bytes),
+        let mut store = Store {
+            items: Items::new(chunks, segments, &config),
             space: Space::new(plan.space, used, plan.segments, eras.clone()),
             index,
-            ghost,
+            ghost: plan.ghost_keys.map(Ghost::new),
             done: CachePadded::default(),
             uses_most: config.eviction.uses_most(),
             classes: plan.classes,
@@ -106,9 +115,27 @@ impl Store {
                 mark: AtomicU64::new(0),
                 due: AtomicU32::new(UnixSeconds::NEVER.0),
             }),
+            kept,
             config,
             eras,
-        })
+        };
+        store.go_on()?;
+        Ok(store)
+    }
+
+    /// Goes on with what an image holds, if there is one.
+    fn go_on(&mut self) -> Result<(), StoreError> {
+        let is_found = |kept: &Kept| kept.beginning().is_found();
+        let Some(kept) = self.kept.as_deref().filter(|kept| is_found(kept)) else {
+            return Ok(());
+        };
+        let unclosed = self.space.find(&self.items);
+        let next_seq = self.space.lock().next_seq();
+        let (mark, due) = kept.flush(next_seq);
+        self.flush.mark.store(mark, Relaxed);
+        self.flush.due.store(due.0, Relaxed);
+        self.items.segments.begin_at(next_seq);
+        self.put_right(&unclosed)
     }
 
     /// What the store was made from.
@@ -125,7 +152,7 @@ impl Store {
     /// The hash of a key.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(xxh3_64_with_seed(key, self.config.hash_seed))
+        self.items.hash(key)
     }
 
     /// First stage of a batch: brings the key's bucket near.
@@ -138,7 +165,7 @@ impl Store {
     /// likely the one, and says which.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) -> Option<Likely> {
-        let place = self.index.candidate(hash.0)?;
+        let place = self.candidate(hash)?;
         self.items.prefetch(place);
         Some(Likely(place))
     }
@@ -212,6 +239,7 @@ impl Store {
             header,
             state,
             key,
+            hash: put.hash,
             value,
         };
         let appended = w.append(&self.items, lane, lot, &draft);
@@ -230,17 +258,20 @@ impl Store {
         now: UnixSeconds,
     ) -> DeleteOutcome {
         self.begin(w, now);
+        let whole = self.approach(hash.0);
         let mut guard = self.index.lock(w.worker(), hash.0);
         let Some((slot, found)) = self.find_locked(lane, &guard, key) else {
             return DeleteOutcome::NotFound;
         };
-        let ended = self.is_ended(&found.header, found.place, now);
+        let ended = self.is_ended(&found.header, found.place, now)
+            || !whole && !self.is_whole(lane, hash, found);
         if !ended && matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
             return DeleteOutcome::Exists;
         }
+        self.note(w.worker(), found.place);
         guard.remove(slot);
         drop(guard);
-        self.kill(w.worker(), found);
+        self.kill(w.worker(), hash, found);
         if ended {
             DeleteOutcome::NotFound
         } else {
@@ -254,7 +285,12 @@ impl Store {
     pub fn flush(&self, at: UnixSeconds, now: UnixSeconds) {
         self.meet_due_flush(now);
         match at > now {
-            true => self.flush.due.store(at.0, Relaxed),
+            true => {
+                self.flush.due.store(at.0, Relaxed);
+                if let Some(kept) = &self.kept {
+                    kept.keep_flush(self.flush_mark(), at);
+                }
+            }
             false => {
                 self.flush.due.store(UnixSeconds::NEVER.0, Relaxed);
                 self.flush_now();
@@ -307,6 +343,9 @@ impl Store {
     fn flush_now(&self) {
         let mut space = self.space.lock();
         let mark = space.next_seq();
+        if let Some(kept) = &self.kept {
+            kept.keep_flush(mark, UnixSeconds::NEVER);
+        }
         self.flush.mark.store(mark, Release);
     }
 
@@ -326,6 +365,10 @@ impl Store {
             flags: put.flags,
             expiry: put.expiry,
             cas: put.cas,
+            checks: self.kept.as_ref().map(|_| Checks {
+                head: 0,
+                value: check::value(put.hash, put.value),
+            }),
         })
     }
 
@@ -338,13 +381,17 @@ impl Store {
         hash: KeyHash,
         now: UnixSeconds,
     ) -> Option<Found> {
+        let whole = self.approach(hash.0);
         let mut header = None;
         let place = self.index.find(hash.0, |place| {
             header = self.items.header_of(lane, place, key);
             header.is_some()
         })?;
         let header = header?;
-        (!self.is_ended(&header, place, now)).then_some(Found { place, header })
+        let found = Found { place, header };
+        let gone =
+            self.is_ended(&header, place, now) || !whole && !self.is_whole(lane, hash, found);
+        (!gone).then_some(found)
     }
 
     /// The item of a key, ended or not, in a chain that is locked.
@@ -395,14 +442,47 @@ impl Store {
             .unwrap_or_else(|| self.items.unique(found.place))
     }
 
+    /// Before an item is taken out of the index: whoever finds the image of a process that was
+    /// killed between this and [`Store::kill`] does the rest.
+    #[inline]
+    pub(crate) fn note(&self, worker: WorkerId, place: Place) {
+        if let Some(kept) = &self.kept {
+            kept.note(worker, place);
+        }
+    }
+
     /// Counts an item that was taken out of the index. Its header is near: its key was compared.
-    fn kill(&self, worker: WorkerId, found: Found) {
-        if let Some(chunks) = &self.items.chunks {
+    fn kill(&self, worker: WorkerId, hash: KeyHash, found: Found) {
+        if let (Some(chunks), None) = (&self.items.chunks, &self.kept) {
             chunks.mark_dead(found.place);
         }
         let bytes = self.items.footprint(&found.header).total();
-        let segment = self.items.segment_of(found.place);
-        self.items.segments.kill(worker, segment, bytes);
+        self.bury(worker, hash, found.place, bytes);
+    }
+
+    /// The same for an item of a segment that is being emptied, whose mark nobody will look at but
+    /// who finds it in an image.
+    pub(crate) fn bury(&self, worker: WorkerId, hash: KeyHash, place: Place, bytes: u32) {
+        if let (Some(chunks), Some(kept)) = (&self.items.chunks, &self.kept) {
+            chunks.mark_dead(place);
+            kept.noted(worker);
+        }
+        let segment = self.items.segment_of(place);
+        // What died in a segment that was found is counted by the sweep, up to the chain that it
+        // has come to.
+        if !self.items.segments.is_found(segment) || self.approach(hash.0) {
+            self.items.segments.kill(worker, segment, bytes);
+        }
+    }
+
+    /// The place of an item that is likely the one.
+    #[inline]
+    fn candidate(&self, hash: KeyHash) -> Option<Place> {
+        match self.index.is_reviving() {
+            // What a chain that nobody looked at holds need not be a place.
+            true => None,
+            false => self.index.candidate(hash.0),
+        }
     }
 
     /// Whether a condition holds; true where it does only for a stale item.
@@ -436,9 +516,13 @@ impl Store {
         now: UnixSeconds,
     ) -> PutOutcome {
         loop {
+            let whole = self.approach(hash.0);
             let mut guard = self.index.lock(w.worker(), hash.0);
             let (slot, old) = self.find_locked(lane, &guard, key).unzip();
-            let live = old.filter(|old| !self.is_ended(&old.header, old.place, now));
+            let live = old.filter(|&old| {
+                !self.is_ended(&old.header, old.place, now)
+                    && (whole || self.is_whole(lane, hash, old))
+            });
             let judged = match expect {
                 Expect::Condition(condition) => self.judge(condition, live),
                 Expect::Same(place) if live.is_some_and(|live| live.place == place) => Ok(false),
@@ -452,6 +536,7 @@ impl Store {
                 }
                 (Ok(stale), Some(slot)) => {
                     self.inherit(lane, slot.place, appended.place, stale);
+                    self.note(w.worker(), slot.place);
                     guard.replace(slot, appended.place);
                     Ok(())
                 }
@@ -467,7 +552,7 @@ impl Store {
                 Ok(()) => {}
             }
             match old {
-                Some(old) => self.kill(w.worker(), old),
+                Some(old) => self.kill(w.worker(), hash, old),
                 None => self.grow(w, lane),
             }
             let unique = || self.items.unique(appended.place);
@@ -498,11 +583,7 @@ impl Store {
     /// keys.
     #[inline]
     fn queue_for(&self, hash: KeyHash) -> Queue {
-        let old = || {
-            self.index
-                .candidate(hash.0)
-                .map(|place| self.queue_of(place))
-        };
+        let old = || self.candidate(hash).map(|place| self.queue_of(place));
         let is_remembered = || self.ghost.as_ref().is_some_and(|ghost| ghost.take(hash.0));
         self.config.eviction.queue_for(old, is_remembered)
     }

@@ -17,6 +17,8 @@ pub(crate) struct Walk {
     segment: u32,
     chunk: u32,
     offset: u32,
+    /// The segment was found in an image.
+    is_found: bool,
 }
 
 impl Walk {
@@ -26,6 +28,7 @@ impl Walk {
             segment,
             chunk: items.segments.at(segment).first_chunk(),
             offset: 0,
+            is_found: items.segments.is_found(segment),
         }
     }
 
@@ -46,6 +49,11 @@ impl Walk {
                 return None;
             }
             let place = Chunks::place(self.chunk, self.offset);
+            if self.is_found && items.sound_head(place).is_none() {
+                // Damage: the next item begins wherever one can be told.
+                self.offset += 8;
+                continue;
+            }
             let header = chunks.header(place);
             self.offset += items.footprint(&header).dram;
             // The mark spares a look at the index: most of what garbage collection meets is dead.

@@ -7,6 +7,7 @@
 //!
 //! What it never does: publish, evict, share: it belongs to one worker (or to the reclaimer).
 
+use crate::check;
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::items::{Draft, Footprint, Items};
 use crate::segment::{NONE, Queue};
@@ -192,6 +193,10 @@ impl Writer {
         if items.chunks.is_some() {
             draft.header.value_offset = open.medium_fill;
         }
+        if let Some(mut checks) = draft.header.checks {
+            checks.head = check::head(&draft.header, draft.hash, items.unique(place));
+            draft.header.checks = Some(checks);
+        }
         open.chunk_fill += footprint.dram;
         open.dram_fill += footprint.dram;
         open.medium_fill += footprint.medium;
@@ -212,6 +217,10 @@ impl Writer {
     pub(crate) fn take_back(&mut self, items: &Items, appended: &Appended) {
         let segment = items.segments.at(appended.before.segment);
         segment.take_back(appended.footprint.total(), appended.before.medium_fill);
+        if let Some(chunks) = &items.chunks {
+            // Whoever reads the chunk in an image is not to take it for an item.
+            chunks.mark_dead(appended.place);
+        }
         *self.slot(appended.lot) = Some(appended.before);
     }
 

@@ -25,6 +25,9 @@ pub(super) const SLOTS: usize = 10;
 pub(super) const LINK_SLOT: usize = SLOTS - 1;
 /// Bytes of a bucket.
 pub(super) const BUCKET_BYTES: u64 = 64;
+/// Blocks of a file are allocated for this many buckets at once: 64 KiB.
+#[cfg(not(loom))]
+const ALLOCATE_BUCKETS: u64 = 1024;
 
 const LOCKED: u64 = 1;
 const LINKED: u64 = 2;
@@ -217,6 +220,24 @@ impl Bucket {
             .filter(|&slot| slot < self.usable())
     }
 
+    /// Takes away a lock that nobody holds.
+    #[cfg(not(loom))]
+    pub(super) fn free(&self) {
+        let word = self.words[0].load(Relaxed);
+        self.words[0].store(word & !LOCKED, Relaxed);
+    }
+
+    /// Whether it is as it was made: no tags, no link, no lock.
+    #[cfg(not(loom))]
+    pub(super) fn is_blank(&self) -> bool {
+        self.tags().0 == [0; 3]
+    }
+
+    /// Forgets all. Of a bucket that is in no chain and nobody knows.
+    pub(super) fn wipe(&self) {
+        self.words.iter().for_each(|word| word.store(0, Release));
+    }
+
     /// Forgets tags and link, keeps lock and version. Of a bucket that is in no chain.
     pub(super) fn clear(&self) {
         let header = self.words[0].load(Relaxed) & HEADER & !LINKED;
@@ -230,10 +251,14 @@ impl Bucket {
 #[derive(Debug)]
 pub(super) struct Memory {
     #[cfg(not(loom))]
-    region: nyx_media::dram::Region,
+    buckets: nyx_media::Array<Bucket>,
     #[cfg(loom)]
     buckets: Box<[Bucket]>,
 }
+
+// SAFETY: all fields are atomics, of which any bytes are a valid value.
+#[cfg(not(loom))]
+unsafe impl nyx_media::dram::Words for Bucket {}
 
 impl Memory {
     pub(super) fn reserve(buckets: u64, huge: bool) -> Result<Memory, nyx_media::MediaError> {
@@ -246,38 +271,39 @@ impl Memory {
         }
         #[cfg(not(loom))]
         {
-            let len = (buckets * BUCKET_BYTES) as usize;
-            Ok(Memory {
-                region: nyx_media::dram::Region::reserve(len, huge)?,
-            })
+            let buckets = nyx_media::Array::reserve(buckets as usize, huge)?;
+            Ok(Memory { buckets })
         }
+    }
+
+    /// Memory that outlives the process.
+    #[cfg(not(loom))]
+    pub(super) fn over(buckets: nyx_media::Array<Bucket>) -> Memory {
+        Memory { buckets }
     }
 
     /// How many buckets there is room for.
     pub(super) fn capacity(&self) -> u64 {
-        #[cfg(loom)]
-        return self.buckets.len() as u64;
-        #[cfg(not(loom))]
-        return self.region.len() as u64 / BUCKET_BYTES;
+        self.buckets.len() as u64
     }
 
     /// Panics where there is no such bucket.
     #[inline]
     pub(super) fn bucket(&self, at: u64) -> &Bucket {
-        assert!(at < self.capacity(), "bucket {at} of {}", self.capacity());
-        #[cfg(loom)]
-        return &self.buckets[at as usize];
+        &self.buckets[at as usize]
+    }
+
+    /// Makes sure that a bucket can be touched, and those behind it up to a boundary of
+    /// [`ALLOCATE_BUCKETS`]. False where the disk is full. To be asked for each bucket once, in the
+    /// order of their numbers.
+    pub(super) fn allocate(&self, at: u64) -> bool {
         #[cfg(not(loom))]
-        // SAFETY: the bucket lies within the region (asserted), which begins at a page and lives as
-        // long as `self`; any bytes are a valid `Bucket`, all of whose fields are atomics.
-        unsafe {
-            &*self
-                .region
-                .base()
-                .as_ptr()
-                .cast::<Bucket>()
-                .add(at as usize)
+        if at.is_multiple_of(ALLOCATE_BUCKETS) {
+            let end = (at + ALLOCATE_BUCKETS).min(self.capacity());
+            return self.buckets.allocate(at as usize, end as usize).is_ok();
         }
+        let _ = at;
+        true
     }
 
     /// Asks for a bucket to be brought near.

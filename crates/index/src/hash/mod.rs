@@ -20,11 +20,18 @@
 
 mod bucket;
 mod pool;
+#[cfg(not(loom))]
+mod revive;
 
 #[cfg(test)]
 mod loom;
+#[cfg(all(test, not(loom)))]
+mod revive_tests;
 #[cfg(test)]
 mod tests;
+
+#[cfg(not(loom))]
+pub use revive::{HashGround, Revived, Unfit};
 
 use crate::sync::{AtomicU64, Ordering, Wait};
 use crate::{Place, Places};
@@ -69,6 +76,12 @@ pub struct Hash {
     limit: AtomicU64,
     /// Items inserted less items removed, per worker and modulo 2^64; each has one writer.
     changes: Box<[CachePadded<AtomicU64>]>,
+    /// Of a table in an image: how far it reaches, for whoever opens it next.
+    #[cfg(not(loom))]
+    kept: Option<revive::Kept>,
+    /// Of a table that was found in an image: which chains may be used.
+    #[cfg(not(loom))]
+    revival: Option<Box<revive::Revival>>,
 }
 
 /// A slot of a locked chain.
@@ -111,23 +124,77 @@ fn home(hash: u64, count: u64) -> u64 {
     if at < count { at } else { at & (mask >> 1) }
 }
 
+impl HashShape {
+    /// Linear hashing needs items / ITEMS_PER_BUCKET buckets; overflow stays well below that.
+    fn buckets_max(&self) -> u64 {
+        (self.items_max * 8 / ITEMS_PER_BUCKET_EIGHTHS + 1).max(BUCKETS_MIN)
+    }
+}
+
 impl Hash {
     /// An empty table whose limit is what it uses at first.
     pub fn new(shape: HashShape) -> Result<Hash, MediaError> {
-        // Linear hashing needs items / ITEMS_PER_BUCKET buckets; overflow stays well below that.
-        let most = (shape.items_max * 8 / ITEMS_PER_BUCKET_EIGHTHS + 1).max(BUCKETS_MIN);
-        let first_bytes = BUCKETS_MIN * BUCKET_BYTES;
-        Ok(Hash {
-            memory: Memory::reserve(most, shape.huge)?,
-            pool: Pool::reserve(most, shape.huge)?,
-            count: CachePadded(AtomicU64::new(BUCKETS_MIN)),
+        let most = shape.buckets_max();
+        let memory = Memory::reserve(most, shape.huge)?;
+        let pool = Pool::over(Memory::reserve(most, shape.huge)?, 0);
+        let bytes = BUCKETS_MIN * BUCKET_BYTES;
+        Ok(Hash::of_parts(
+            memory,
+            pool,
+            BUCKETS_MIN,
+            bytes,
+            shape.workers,
+        ))
+    }
+
+    /// A table of `count` buckets; `bytes` are in use and the limit.
+    fn of_parts(memory: Memory, pool: Pool, count: u64, bytes: u64, workers: u16) -> Hash {
+        Hash {
+            memory,
+            pool,
+            count: CachePadded(AtomicU64::new(count)),
             growing: CachePadded(AtomicU64::new(0)),
-            bytes: CachePadded(AtomicU64::new(first_bytes)),
-            limit: AtomicU64::new(first_bytes),
-            changes: (0..shape.workers)
+            bytes: CachePadded(AtomicU64::new(bytes)),
+            limit: AtomicU64::new(bytes),
+            changes: (0..workers)
                 .map(|_| CachePadded(AtomicU64::new(0)))
                 .collect(),
-        })
+            #[cfg(not(loom))]
+            kept: None,
+            #[cfg(not(loom))]
+            revival: None,
+        }
+    }
+
+    #[cfg(loom)]
+    fn is_reviving(&self) -> bool {
+        false
+    }
+
+    /// Tells whoever opens the image next of one bucket more.
+    fn keep_count(&self, count: u64) {
+        #[cfg(not(loom))]
+        if let Some(kept) = &self.kept {
+            kept.set_count(count);
+        }
+        let _ = count;
+    }
+
+    fn keep_fresh(&self, fresh: u32) {
+        #[cfg(not(loom))]
+        if let Some(kept) = &self.kept {
+            kept.set_fresh(u64::from(fresh));
+        }
+        let _ = fresh;
+    }
+
+    /// Notes that an item is on its way into bucket `noted - 1` of the pool; zero: it is there.
+    fn note_move(&self, worker: WorkerId, noted: u64) {
+        #[cfg(not(loom))]
+        if let Some(kept) = &self.kept {
+            kept.note(worker).store(noted, Release);
+        }
+        let _ = (worker, noted);
     }
 
     /// The most bytes that it may use; at least what it uses.
@@ -188,13 +255,16 @@ impl Hash {
     #[inline]
     pub fn is_crowded(&self) -> bool {
         let count = self.count.load(Relaxed);
-        self.len() * 8 > count * ITEMS_PER_BUCKET_EIGHTHS && count < self.memory.capacity()
+        self.len() * 8 > count * ITEMS_PER_BUCKET_EIGHTHS
+            && count < self.memory.capacity()
+            && !self.is_reviving()
     }
 
     /// Splits one bucket. `hash_of` gives the hash of the item at a place, `prefetch` brings what
     /// that will read near. False where another worker is at it; `Full` where the limit is reached.
     ///
-    /// The caller holds no guard and keeps the places alive (an era).
+    /// The caller holds no guard and keeps the places alive (an era). Not while the table is being
+    /// revived.
     pub fn grow(
         &self,
         prefetch: impl Fn(Place),
@@ -207,6 +277,7 @@ impl Hash {
         {
             return Ok(false);
         }
+        debug_assert!(!self.is_reviving());
         let count = self.count.load(Relaxed);
         let result = match count < self.memory.capacity() && self.claim() {
             true => self.split(count, &prefetch, &mut hash_of),
@@ -231,7 +302,7 @@ impl Hash {
         }
         // The new bucket is in nobody's sight until the count says so: no lock is needed. A chain
         // as long as the old one holds whatever moves, so that nothing can fail halfway.
-        if let Err(full) = self.lengthen(new, self.buckets(first).count() - 1) {
+        if let Err(full) = self.prepare(count, self.buckets(first).count() - 1) {
             self.tidy(new);
             self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);
             first.unlock(false);
@@ -247,9 +318,30 @@ impl Hash {
         });
         self.tidy(first);
         self.tidy(new);
+        self.keep_count(count + 1);
         self.count.store(count + 1, Release);
         first.unlock(true);
         Ok(())
+    }
+
+    /// Makes an empty chain of a new bucket and `more`.
+    fn prepare(&self, count: u64, more: usize) -> Result<(), Full> {
+        if !self.memory.allocate(count) {
+            return Err(Full);
+        }
+        let new = self.memory.bucket(count);
+        // In an image that was damaged it need not be blank.
+        new.wipe();
+        for _ in 0..more {
+            let next = self.take()?;
+            self.last(new).set_next(Some(next));
+        }
+        Ok(())
+    }
+
+    fn last<'h>(&'h self, first: &'h Bucket) -> &'h Bucket {
+        let last = self.buckets(first).last();
+        last.expect("a chain has its first bucket")
     }
 
     /// Calls `each` for every place. Sees each item once if nobody changes the table meanwhile; the
@@ -278,7 +370,11 @@ impl Hash {
         if !self.claim() {
             return Err(Full);
         }
-        self.pool.take_fresh().ok_or(Full)
+        let fresh = self.pool.take_fresh(|fresh| self.keep_fresh(fresh));
+        fresh.ok_or_else(|| {
+            self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);
+            Full
+        })
     }
 
     /// The buckets of a chain, first to last.
@@ -301,21 +397,20 @@ impl Hash {
             .find_map(|bucket| Some((bucket, bucket.vacancy()?)))
     }
 
-    /// Adds `more` buckets to a chain.
-    fn lengthen(&self, first: &Bucket, more: usize) -> Result<(), Full> {
-        for _ in 0..more {
-            let next = self.take()?;
-            let last = self
-                .buckets(first)
-                .last()
-                .expect("a chain has its first bucket");
-            let (tag, place) = (last.tag(bucket::LINK_SLOT), last.place(bucket::LINK_SLOT));
-            if tag != 0 {
-                self.pool.bucket(next).fill(0, tag, place);
-                last.set_tag(bucket::LINK_SLOT, 0);
-            }
-            last.set_next(Some(next));
+    /// Adds a bucket to a chain. The link takes the place of the last slot's item, which moves into
+    /// the new bucket; a note says so until the link is made, since a process that is killed
+    /// between would leave it in no chain.
+    fn lengthen(&self, worker: WorkerId, first: &Bucket) -> Result<(), Full> {
+        let next = self.take()?;
+        let last = self.last(first);
+        let (tag, place) = (last.tag(bucket::LINK_SLOT), last.place(bucket::LINK_SLOT));
+        if tag != 0 {
+            self.pool.bucket(next).fill(0, tag, place);
+            self.note_move(worker, u64::from(next) + 1);
+            last.set_tag(bucket::LINK_SLOT, 0);
         }
+        last.set_next(Some(next));
+        self.note_move(worker, 0);
         Ok(())
     }
 
@@ -345,6 +440,18 @@ impl Hash {
                 _ => return,
             }
         }
+    }
+}
+
+impl Hash {
+    /// One writer per counter: a load and a store, no read-modify-write.
+    fn count_items(&self, worker: WorkerId, change: u64) {
+        let changes = &self.changes[worker.index()];
+        changes.store(changes.load(Relaxed).wrapping_add(change), Relaxed);
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.bytes.load(Relaxed)
     }
 }
 
@@ -394,7 +501,13 @@ impl Places for Hash {
 
     fn len(&self) -> u64 {
         let changes = self.changes.iter();
-        let sum = changes.fold(0, |sum: u64, change| sum.wrapping_add(change.load(Relaxed)));
+        #[cfg(not(loom))]
+        let found = self.revived_items();
+        #[cfg(loom)]
+        let found = 0;
+        let add =
+            |sum: u64, change: &CachePadded<AtomicU64>| sum.wrapping_add(change.load(Relaxed));
+        let sum = changes.fold(found, add);
         // A removal may be seen before the insertion that another worker made.
         sum.cast_signed().max(0).cast_unsigned()
     }
@@ -437,7 +550,7 @@ impl Guard<'_> {
     #[inline]
     pub fn insert(&mut self, place: Place) -> Result<(), Full> {
         if self.hash.vacancy(self.first).is_none() {
-            self.hash.lengthen(self.first, 1)?;
+            self.hash.lengthen(self.worker, self.first)?;
         }
         self.changed = true;
         let (bucket, slot) = self
@@ -464,10 +577,8 @@ impl Guard<'_> {
         self.count(u64::MAX);
     }
 
-    /// One writer per counter: a load and a store, no read-modify-write.
     fn count(&self, change: u64) {
-        let changes = &self.hash.changes[self.worker.index()];
-        changes.store(changes.load(Relaxed).wrapping_add(change), Relaxed);
+        self.hash.count_items(self.worker, change);
     }
 }
 

@@ -14,7 +14,6 @@ use crate::Place;
 use crate::sync::{AtomicU32, Ordering, Wait};
 use Ordering::{Acquire, Relaxed, Release};
 use nyx_base::CachePadded;
-use nyx_media::MediaError;
 
 /// No bucket.
 const NONE: u32 = u32::MAX;
@@ -28,13 +27,20 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn reserve(buckets: u64, huge: bool) -> Result<Pool, MediaError> {
-        Ok(Pool {
-            memory: Memory::reserve(buckets, huge)?,
+    /// A pool of which the first `fresh` buckets were used before and none is free.
+    pub(super) fn over(memory: Memory, fresh: u32) -> Pool {
+        Pool {
+            memory,
             lock: CachePadded(AtomicU32::new(0)),
             free: AtomicU32::new(NONE),
-            fresh: AtomicU32::new(0),
-        })
+            fresh: AtomicU32::new(fresh),
+        }
+    }
+
+    /// How many buckets there are.
+    #[cfg(not(loom))]
+    pub(super) fn len(&self) -> u64 {
+        self.memory.capacity()
     }
 
     #[inline]
@@ -63,11 +69,15 @@ impl Pool {
         })
     }
 
-    /// A bucket that was never used.
-    pub(super) fn take_fresh(&self) -> Option<u32> {
+    /// A bucket that was never used; `keep` is told how many were, before it is. None where there
+    /// is none left, or the disk is full.
+    pub(super) fn take_fresh(&self, keep: impl FnOnce(u32)) -> Option<u32> {
         self.locked(|pool| {
             let at = pool.fresh.load(Relaxed);
-            (u64::from(at) < pool.memory.capacity()).then(|| {
+            let is_there = u64::from(at) < pool.memory.capacity();
+            (is_there && pool.memory.allocate(u64::from(at))).then(|| {
+                keep(at + 1);
+                pool.bucket(at).wipe();
                 pool.fresh.store(at + 1, Relaxed);
                 at
             })

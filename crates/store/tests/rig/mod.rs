@@ -9,7 +9,9 @@ use nyx_gate::cost::STEPS;
 use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
-use nyx_store::{Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, Writer};
+use nyx_store::{
+    Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, StoreError, Writer,
+};
 use std::sync::Arc;
 
 /// The one tenant.
@@ -55,14 +57,20 @@ pub(crate) fn small(size: u64) -> StoreConfig {
         layout: Layout::Split,
         workers: 1,
         hash_seed: 7,
+        keep: None,
     }
 }
 
 impl Rig {
     pub(crate) fn new(config: StoreConfig) -> Rig {
-        let eras = Arc::new(Eras::new(config.workers));
         let end = config.medium_base + config.medium_len;
         let media: Arc<dyn Media> = Arc::new(Mapped::anonymous(end).expect("memory"));
+        Rig::on(media, config).expect("a good configuration")
+    }
+
+    /// A store on a medium that there is.
+    pub(crate) fn on(media: Arc<dyn Media>, config: StoreConfig) -> Result<Rig, StoreError> {
+        let eras = Arc::new(Eras::new(config.workers));
         let rates = [1e6; STEPS];
         let cost = CostTable::from_max_iops(&rates, &rates);
         let device = Arc::new(Device {
@@ -70,12 +78,12 @@ impl Rig {
             media,
             cost,
         });
-        let store = Store::new(config, eras.clone()).expect("a good configuration");
-        Rig {
+        let store = Store::new(config, eras.clone())?;
+        Ok(Rig {
             store,
             eras,
             device,
-        }
+        })
     }
 
     /// Worker `id`, within an era.

@@ -1,0 +1,388 @@
+//! Stores that survive: what they held is found again, in whatever order they are closed, killed,
+//! swept and used; what is damaged is missed, never mistaken.
+//!
+//! A store that is dropped without being closed leaves its image as a process leaves it that is
+//! killed between two requests; `killed.rs` is about those in between.
+
+mod rig;
+
+use nyx_base::UnixSeconds;
+use nyx_media::Media;
+use nyx_media::mapped::Mapped;
+use nyx_store::{
+    Beginning, Condition, DeleteOutcome, Durability, Keep, Put, PutOutcome, Side, StoreConfig,
+};
+use rig::{Rig, START, Worker, small, value_of};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A medium that stays and a place for an image.
+struct Ground {
+    media: Arc<dyn Media>,
+    directory: tempfile::TempDir,
+    size: u64,
+}
+
+impl Ground {
+    fn new(size: u64) -> Ground {
+        Ground {
+            media: Arc::new(Mapped::anonymous(size).expect("memory")),
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            size,
+        }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    fn config(&self, durability: Durability) -> StoreConfig {
+        StoreConfig {
+            keep: Some(Keep {
+                path: self.image(),
+                name: "test".to_owned(),
+                durability,
+                data_id: [7; 16],
+            }),
+            ..small(self.size)
+        }
+    }
+
+    fn open(&self, config: StoreConfig) -> Rig {
+        Rig::on(self.media.clone(), config).expect("a good configuration and image")
+    }
+
+    fn go_on(&self, durability: Durability) -> Rig {
+        self.open(self.config(durability))
+    }
+
+    fn refusal(&self, config: StoreConfig) -> String {
+        let refused = Rig::on(self.media.clone(), config).err();
+        refused.expect("the image does not fit").to_string()
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key:{number:06}").into_bytes()
+}
+
+fn sweep(worker: &mut Worker<'_>) {
+    while worker.store.sweep(&mut worker.tolls.lane(rig::TENANT)) {}
+    assert!(
+        worker
+            .store
+            .revived()
+            .is_none_or(|it| it.chains == it.chains_all)
+    );
+}
+
+fn begins(rig: &Rig) -> Beginning {
+    rig.store.beginning().expect("it survives").clone()
+}
+
+/// One of everything that changes an item.
+fn change(worker: &mut Worker<'_>, model: &mut BTreeMap<u32, Vec<u8>>, rng: &mut fastrand::Rng) {
+    let number = rng.u32(..400);
+    let key = key(number);
+    let hash = worker.hash(&key);
+    let value = value_of(&key, rng.u64(..), rng.usize(..300));
+    let lane = &mut worker.tolls.lane(rig::TENANT);
+    let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
+    match rng.u8(..10) {
+        0..=4 => {
+            let flags = rng.u32(..3);
+            let expiry = match rng.bool() {
+                true => UnixSeconds::NEVER,
+                false => UnixSeconds(now.0 + 1000),
+            };
+            let put = Put {
+                flags,
+                expiry,
+                ..Put::set(&key, hash, &value)
+            };
+            let outcome = store.put(w, lane, &put, now);
+            assert!(matches!(outcome, PutOutcome::Stored { .. }), "{outcome:?}");
+            model.insert(number, value);
+        }
+        5 => {
+            let put = Put {
+                condition: Condition::Absent,
+                ..Put::set(&key, hash, &value)
+            };
+            let stored = matches!(store.put(w, lane, &put, now), PutOutcome::Stored { .. });
+            assert_eq!(stored, !model.contains_key(&number));
+            model.entry(number).or_insert(value);
+        }
+        6 => {
+            let put = Put::set(&key, hash, &value);
+            let outcome = store.extend(w, lane, &put, Side::Append, now);
+            match model.get_mut(&number) {
+                Some(old) => old.extend(&value),
+                None => assert_eq!(outcome, PutOutcome::NotStored),
+            }
+        }
+        7 => {
+            let touched = store.touch(w, lane, &key, hash, UnixSeconds(now.0 + 2000), now);
+            assert_eq!(touched, model.contains_key(&number));
+        }
+        _ => {
+            let outcome = store.delete(w, lane, &key, hash, Condition::Always, now);
+            let was_there = model.remove(&number).is_some();
+            assert_eq!(outcome == DeleteOutcome::Deleted, was_there);
+        }
+    }
+}
+
+fn compare(worker: &mut Worker<'_>, model: &BTreeMap<u32, Vec<u8>>) {
+    for number in 0..400 {
+        let found = worker.get(&key(number));
+        assert_eq!(found.as_ref(), model.get(&number), "key {number}");
+    }
+}
+
+/// Everything that was acknowledged, whoever opens it and however often.
+#[test]
+fn what_was_acknowledged_is_there() {
+    for seed in 0..30 {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let ground = Ground::new(6 << 20);
+        let mut model = BTreeMap::new();
+        for round in 0..6 {
+            let workers = rng.u16(1..4);
+            let rig = ground.open(StoreConfig {
+                workers,
+                ..ground.config(Durability::Crash)
+            });
+            assert_eq!(begins(&rig).is_found(), round > 0);
+            let mut worker = rig.worker(rng.u16(..workers));
+            let early = rng.bool();
+            for step in 0..rng.usize(1..1500) {
+                worker.enter();
+                change(&mut worker, &mut model, rng);
+                if early && step % 10 == 0 {
+                    worker.store.sweep(&mut worker.tolls.lane(rig::TENANT));
+                }
+            }
+            compare(&mut worker, &model);
+            if rng.bool() {
+                sweep(&mut worker);
+                assert_eq!(rig.store.figures().items as usize, model.len());
+                compare(&mut worker, &model);
+            }
+            if rng.u8(..4) == 0 {
+                rig.store.close().expect("a disk");
+            }
+        }
+    }
+}
+
+/// In a tenant that is full items go, and the garbage of before is known again.
+#[test]
+fn a_full_tenant_goes_on_evicting() {
+    let ground = Ground::new(3 << 20);
+    let mut versions = BTreeMap::new();
+    let rng = &mut fastrand::Rng::with_seed(3);
+    for round in 0..5 {
+        let rig = ground.go_on(Durability::Crash);
+        let mut worker = rig.worker(0);
+        for step in 0..6000u64 {
+            worker.enter();
+            let number = rng.u32(..4000);
+            let version = round * 10_000 + step;
+            worker.store(&key(number), &value_of(&key(number), version, 600));
+            versions.insert(number, version);
+            if step == 3000 {
+                sweep(&mut worker);
+            }
+            let number = rng.u32(..4000);
+            if let Some(value) = worker.get(&key(number)) {
+                let version = versions[&number];
+                assert_eq!(value, value_of(&key(number), version, 600), "an old value");
+            }
+        }
+        let figures = rig.store.figures();
+        assert!(figures.evictions > 100 || round == 0, "{figures:?}");
+        assert!(figures.used_bytes <= 3 << 20);
+        // What is known of the dead agrees with what is there.
+        let lives = (0..4000).filter(|&n| worker.get(&key(n)).is_some()).count();
+        assert_eq!(figures.items as usize, lives);
+        let item_bytes = figures.live_bytes as usize / lives;
+        assert!((600..750).contains(&item_bytes), "{item_bytes} B an item");
+    }
+}
+
+#[test]
+fn ends_and_flushes_and_uniques_are_kept() {
+    let ground = Ground::new(6 << 20);
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    let cas = worker.store(b"stays", b"1");
+    let hash = worker.hash(b"ends");
+    let ends = Put {
+        expiry: UnixSeconds(START.0 + 10),
+        flags: 5,
+        ..Put::set(b"ends", hash, b"2")
+    };
+    assert!(matches!(worker.put(&ends), PutOutcome::Stored { .. }));
+    worker.store(b"flushed", b"3");
+    rig.store.flush(UnixSeconds(START.0 + 100), START);
+    drop(rig);
+
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    worker.now = UnixSeconds(START.0 + 9);
+    let lane = &mut worker.tolls.lane(rig::TENANT);
+    let item = rig
+        .store
+        .get(lane, b"ends", hash, worker.now)
+        .expect("not yet");
+    assert_eq!(
+        (item.flags(), item.expiry()),
+        (5, UnixSeconds(START.0 + 10))
+    );
+    let stays = rig
+        .store
+        .get(lane, b"stays", rig.store.hash(b"stays"), worker.now);
+    assert_eq!(stays.expect("it stays").cas(lane), cas);
+    worker.now = UnixSeconds(START.0 + 10);
+    assert_eq!(worker.get(b"ends"), None);
+    drop(rig);
+
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    worker.now = UnixSeconds(START.0 + 100);
+    assert_eq!(worker.get(b"flushed"), None, "the flush has come");
+    let other = worker.store(b"stays", b"4");
+    assert!(other != cas && worker.get(b"stays").is_some());
+    drop(rig);
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    worker.now = UnixSeconds(START.0 + 100);
+    assert_eq!(worker.get(b"stays").as_deref(), Some(&b"4"[..]));
+    assert_eq!(worker.get(b"flushed"), None, "it does not come back");
+}
+
+#[test]
+fn a_warm_tenant_is_there_only_if_it_was_closed() {
+    let ground = Ground::new(6 << 20);
+    let rig = ground.go_on(Durability::Warm);
+    assert_eq!(begins(&rig), Beginning::New);
+    rig.worker(0).store(b"a", b"1");
+    rig.store.close().expect("a disk");
+    drop(rig);
+    let rig = ground.go_on(Durability::Warm);
+    assert_eq!(begins(&rig), Beginning::Stopped);
+    assert!(rig.worker(0).get(b"a").is_some());
+    drop(rig);
+    let rig = ground.go_on(Durability::Warm);
+    assert!(matches!(begins(&rig), Beginning::Empty(why) if why.contains("warm")));
+    assert_eq!(rig.worker(0).get(b"a"), None);
+}
+
+#[test]
+fn an_image_of_something_else_is_not_used() {
+    let ground = Ground::new(6 << 20);
+    drop(ground.go_on(Durability::Crash));
+    let config = || ground.config(Durability::Crash);
+    let keep = || config().keep.expect("it survives");
+    let other_name = Keep {
+        name: "other".to_owned(),
+        ..keep()
+    };
+    let refusal = ground.refusal(StoreConfig {
+        keep: Some(other_name),
+        ..config()
+    });
+    assert!(
+        refusal.contains("\"test\"") && refusal.contains("\"other\""),
+        "{refusal}"
+    );
+    let refusal = ground.refusal(StoreConfig {
+        size: 5 << 20,
+        ..config()
+    });
+    assert!(
+        refusal.contains("6291456 B") && refusal.contains("5242880 B"),
+        "{refusal}"
+    );
+    let data_id = [8; 16];
+    let other_data = Keep { data_id, ..keep() };
+    let rig = ground.open(StoreConfig {
+        keep: Some(other_data),
+        ..config()
+    });
+    assert!(matches!(begins(&rig), Beginning::Empty(why) if why.contains("data file")));
+}
+
+/// At least a thousand images, each damaged in another way: whatever is found is what was stored.
+#[test]
+fn a_damaged_image_gives_no_wrong_value() {
+    let ground = Ground::new(2 << 20);
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    let mut model = BTreeMap::new();
+    let rng = &mut fastrand::Rng::with_seed(5);
+    (0..2500).for_each(|_| {
+        worker.enter();
+        change(&mut worker, &mut model, rng);
+    });
+    drop(rig);
+    let golden = std::fs::read(ground.image()).expect("the image");
+    let used: Vec<usize> = (0..golden.len() / 64)
+        .filter(|line| golden[line * 64..][..64].iter().any(|&byte| byte != 0))
+        .collect();
+    let (mut refused, mut found, mut lost) = (0, 0, 0);
+    for _ in 0..1200 {
+        let mut image = golden.clone();
+        for _ in 0..rng.usize(1..30) {
+            let line = used[rng.usize(..used.len())] * 64;
+            match rng.u8(..3) {
+                0 => image[line + rng.usize(..64)] ^= 1 << rng.u8(..8),
+                1 => image[line..line + 64].fill(rng.u8(..)),
+                _ => {
+                    let other = used[rng.usize(..used.len())] * 64;
+                    image.copy_within(other..other + 64, line);
+                }
+            }
+        }
+        if rng.u8(..20) == 0 {
+            image.truncate(rng.usize(..image.len()));
+        }
+        std::fs::write(ground.image(), &image).expect("a disk");
+        let config = ground.config(Durability::Crash);
+        let Ok(rig) = Rig::on(ground.media.clone(), config) else {
+            refused += 1;
+            continue;
+        };
+        if !begins(&rig).is_found() {
+            refused += 1;
+            continue;
+        }
+        let mut worker = rig.worker(0);
+        let mut look = |worker: &mut Worker<'_>| {
+            for number in 0..400 {
+                match (worker.get(&key(number)), model.get(&number)) {
+                    (Some(value), Some(old)) => {
+                        assert!(value == *old, "another value for key {number}");
+                        found += 1;
+                    }
+                    (Some(_), None) => panic!("key {number} was deleted"),
+                    (None, Some(_)) => lost += 1,
+                    (None, None) => {}
+                }
+            }
+        };
+        look(&mut worker);
+        sweep(&mut worker);
+        look(&mut worker);
+        // It goes on as a store. (On the values' medium nothing that the others need changes: the
+        // first segments are theirs.)
+        worker.set(b"new", b"value");
+        assert_eq!(worker.get(b"new").as_deref(), Some(&b"value"[..]));
+    }
+    assert!(
+        refused > 50 && found > 50_000 && lost > 1000,
+        "{refused} {found} {lost}"
+    );
+}
