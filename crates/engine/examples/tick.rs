@@ -71,6 +71,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
         eviction: Eviction::Fifo,
         layout: Layout::Split,
         hold: HoldAction::Delay,
+        keep: None,
     };
     let device = Device {
         name: "memory".into(),

@@ -3,7 +3,7 @@
 use nyx_base::Bytes;
 use nyx_gate::Device;
 use nyx_policy::Policy;
-use nyx_store::{Eviction, Layout, StoreError};
+use nyx_store::{Eviction, Keep, Layout, StoreError};
 use std::sync::Arc;
 
 /// Everything that an engine runs on. Devices and prices are made by the driver.
@@ -41,6 +41,8 @@ pub struct TenantConfig {
     pub layout: Layout,
     /// What happens when its budget is used up.
     pub hold: HoldAction,
+    /// Where it survives, if it does.
+    pub keep: Option<Keep>,
 }
 
 /// What happens to a request whose tenant has had its part.

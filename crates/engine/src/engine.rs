@@ -3,7 +3,7 @@
 use crate::config::{EngineConfig, EngineError};
 use crate::control::Controller;
 use crate::counters::Counters;
-use crate::ground::Ground;
+use crate::ground::{Given, Ground};
 use crate::session::Session;
 use crate::tenant::Tenant;
 use crate::tenants::Tenants;
@@ -109,7 +109,7 @@ impl Engine {
         let eras = Arc::new(Eras::new(config.workers));
         let room = config.tenants_max.max(config.tenants.len());
         let mut ground = Ground {
-            used: vec![0; config.devices.len()],
+            given: vec![Given::default(); config.devices.len()],
             devices: config.devices.clone(),
             eras: eras.clone(),
             workers: config.workers,
@@ -368,7 +368,8 @@ impl Engine {
             return false;
         };
         let mut cx = self.cx(worker, tenant.id, now);
-        let more = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
+        let expires = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
+        let more = cx.store.sweep(&mut cx.lane) || expires;
         if !more {
             worker.maintained = at + 1;
         }
@@ -376,6 +377,18 @@ impl Engine {
             worker.maintained = 0;
             false
         }
+    }
+}
+
+impl Engine {
+    /// Closes what survives, when all workers have stopped.
+    pub fn close(&self) -> Result<(), EngineError> {
+        self.tenants.iter().try_for_each(|tenant| {
+            tenant.store.close().map_err(|source| EngineError::Store {
+                tenant: tenant.name().to_owned(),
+                source,
+            })
+        })
     }
 }
 

@@ -1,8 +1,9 @@
 //! The ground that tenants stand on: which part of each device is given away, and what the next
 //! tenant is made with; and how a running engine takes in more of them.
 //!
-//! Tenants are only ever appended: a range of a device begins where the one before it ends, at the
-//! start and later alike, and none is given back.
+//! A tenant gets the first range of its device that is free and long enough, and none is given
+//! back. One that survives gets the range that its image names, before all others: its values are
+//! there.
 //!
 //! What it never does: judge whether promises can be kept; `nyx_policy::admission` does.
 //!
@@ -16,6 +17,7 @@ use nyx_base::{Bytes, TenantId};
 use nyx_gate::Device;
 use nyx_policy::Policy;
 use nyx_store::{Eras, Store, StoreConfig};
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 /// What tenants are made with.
@@ -27,8 +29,32 @@ pub(crate) struct Ground {
     pub(crate) hash_seed: u64,
     /// How many tenants there may ever be.
     pub(crate) room: usize,
-    /// Of each device, in bytes from its beginning.
-    pub(crate) used: Vec<u64>,
+    /// Of each device, what is given away.
+    pub(crate) given: Vec<Given>,
+}
+
+/// Which ranges of a device are given away, in bytes, in the order of their begins.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given(Vec<Range<u64>>);
+
+impl Given {
+    fn take(&mut self, range: Range<u64>) {
+        let at = self.0.partition_point(|one| one.start < range.start);
+        self.0.insert(at, range);
+    }
+
+    /// Whether nothing of a range is given away.
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        let meets = |one: &Range<u64>| one.start < range.end && range.start < one.end;
+        !self.0.iter().any(meets)
+    }
+
+    /// The ranges that are free on a device of `len` bytes.
+    fn gaps(&self, len: u64) -> impl Iterator<Item = Range<u64>> {
+        let begins = std::iter::once(0).chain(self.0.iter().map(|one| one.end));
+        let ends = self.0.iter().map(|one| one.start).chain([len]);
+        begins.zip(ends).map(|(begin, end)| begin..end.max(begin))
+    }
 }
 
 impl Ground {
@@ -43,13 +69,17 @@ impl Ground {
             let most = self.room;
             return Err(EngineError::TooMany { wanted, most });
         }
-        let mut used = self.used.clone();
+        let mut given = self.given.clone();
+        let bases: Vec<Option<u64>> = tenants
+            .iter()
+            .map(|tenant| base_in_image(tenant, &mut given))
+            .collect();
         let ids = (first..wanted).map(|at| TenantId(at as u16));
         let made = ids
-            .zip(tenants)
-            .map(|(id, tenant)| self.make(id, tenant, &mut used));
+            .zip(tenants.into_iter().zip(bases))
+            .map(|(id, (tenant, base))| self.make(id, tenant, base, &mut given));
         let made = made.collect::<Result<Vec<Tenant>, EngineError>>()?;
-        self.used = used;
+        self.given = given;
         Ok(made)
     }
 
@@ -57,7 +87,8 @@ impl Ground {
         &self,
         id: TenantId,
         tenant: TenantConfig,
-        used: &mut [u64],
+        base: Option<u64>,
+        given: &mut [Given],
     ) -> Result<Tenant, EngineError> {
         let Some(device) = self.devices.get(tenant.device) else {
             return Err(EngineError::NoSuchDevice {
@@ -66,19 +97,11 @@ impl Ground {
                 devices: self.devices.len(),
             });
         };
-        let base = used[tenant.device];
         let len = medium_len(tenant.size.0, tenant.segment_bytes);
-        let left = device.media.len().saturating_sub(base);
-        if len > left {
-            return Err(EngineError::DeviceFull {
-                device: device.name.clone(),
-                len: Bytes(device.media.len()),
-                tenant: tenant.name,
-                size: Bytes(len),
-                left: Bytes(left),
-            });
-        }
-        used[tenant.device] += len;
+        let base = match base {
+            Some(base) => base,
+            None => range_for(device, &tenant, len, &mut given[tenant.device])?,
+        };
         let store = StoreConfig {
             size: tenant.size.0,
             medium_base: base,
@@ -89,7 +112,7 @@ impl Ground {
             layout: tenant.layout,
             workers: self.workers,
             hash_seed: self.hash_seed.wrapping_add(u64::from(id.0)),
-            keep: None,
+            keep: tenant.keep.clone(),
         };
         let store = Store::new(store, self.eras.clone()).map_err(|source| EngineError::Store {
             tenant: tenant.name.clone(),
@@ -125,6 +148,41 @@ impl Engine {
         controller.set_policy(policy);
         Ok(())
     }
+}
+
+/// Where the range of a tenant begins that its image names, which is given to it.
+fn base_in_image(tenant: &TenantConfig, given: &mut [Given]) -> Option<u64> {
+    let keep = tenant.keep.as_ref()?;
+    let range = nyx_store::range_in_image(&keep.path)?;
+    let given = given.get_mut(tenant.device)?;
+    // Whatever else is wrong with it, the store will say.
+    given.is_free(&range).then(|| {
+        given.take(range.clone());
+        range.start
+    })
+}
+
+/// Gives a tenant the first range that is long enough.
+fn range_for(
+    device: &Device,
+    tenant: &TenantConfig,
+    len: u64,
+    given: &mut Given,
+) -> Result<u64, EngineError> {
+    let gaps = || given.gaps(device.media.len());
+    let gap = gaps().find(|gap| gap.end - gap.start >= len);
+    let Some(gap) = gap else {
+        let left = gaps().map(|gap| gap.end - gap.start).max();
+        return Err(EngineError::DeviceFull {
+            device: device.name.clone(),
+            len: Bytes(device.media.len()),
+            tenant: tenant.name.clone(),
+            size: Bytes(len),
+            left: Bytes(left.unwrap_or_default()),
+        });
+    };
+    given.take(gap.start..gap.start + len);
+    Ok(gap.start)
 }
 
 /// How much of its device a tenant's range covers: its size, in whole segments.

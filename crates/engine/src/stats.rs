@@ -211,6 +211,14 @@ impl Engine {
         stat("evictions", &figures.evictions);
         stat("expirations", &figures.expirations);
         stat("relocations", &figures.relocations);
+        if let Some(keep) = &tenant.config.keep {
+            stat("durability", &keep.durability);
+        }
+        if let Some(revived) = tenant.store.revived() {
+            stat("swept_chains", &revived.chains);
+            stat("swept_chains_all", &revived.chains_all);
+            stat("swept_dropped", &revived.dropped);
+        }
         stat("get_hits", &counts.get_hits);
         stat("get_misses", &counts.get_misses);
         stat("cmd_set", &counts.cmd_set);

@@ -159,7 +159,12 @@ impl DataFile {
         synced.map_err(file_error(&self.path, "write its clean mark"))
     }
 
-    /// The file's id, in the usual form.
+    /// The file's id.
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// The same in the usual form.
     pub(crate) fn uuid(&self) -> String {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let u = &self.uuid;

@@ -192,6 +192,11 @@ impl Mapped {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 
+    /// The data file's id; none for anonymous memory.
+    pub fn id(&self) -> Option<[u8; 16]> {
+        self.file.as_ref().map(DataFile::id)
+    }
+
     /// How it was found.
     pub fn origin(&self) -> Origin {
         self.file.as_ref().map_or(Origin::Fresh, |file| file.origin)

@@ -61,6 +61,7 @@ impl Load {
             eviction: Eviction::Fifo,
             layout: self.layout,
             hold: HoldAction::Delay,
+            keep: None,
         }
     }
 }

@@ -54,6 +54,15 @@ pub enum Durability {
     Crash,
 }
 
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Durability::Warm => "warm",
+            Durability::Crash => "crash",
+        })
+    }
+}
+
 /// Which items go when a tenant is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Eviction {

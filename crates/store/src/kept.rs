@@ -33,6 +33,8 @@ use nyx_base::{UnixSeconds, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::{Hash, HashGround, HashShape, Place, Places, Revived};
 use nyx_media::{Array, Image, Left, MediaError, Region};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
@@ -327,31 +329,32 @@ impl About {
         bytes
     }
 
+    /// The format, and what follows in the one that this build knows.
+    fn read(bytes: &[u8]) -> Option<(u32, About)> {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let first = word(0)?;
+        let name = bytes.get(64..64 + (first >> 32) as usize)?;
+        let about = About {
+            size: word(8)?,
+            medium_base: word(16)?,
+            medium_len: word(24)?,
+            segment_bytes: word(32)?,
+            hash_seed: word(40)?,
+            data_id: bytes.get(48..64)?.try_into().ok()?,
+            name: String::from_utf8_lossy(name).into_owned(),
+        };
+        Some((first as u32, about))
+    }
+
     fn decode(bytes: &[u8], keep: &Keep) -> Result<About, StoreError> {
         let damaged = |reason: String| StoreError::Damaged {
             path: keep.path.clone(),
             reason,
         };
-        let word = |at: usize| {
-            let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
-            Some(u64::from_le_bytes(bytes))
-        };
-        let read = || {
-            let first = word(0)?;
-            let data_id = bytes.get(48..64)?.try_into().ok()?;
-            let name = bytes.get(64..64 + (first >> 32) as usize)?;
-            let about = About {
-                size: word(8)?,
-                medium_base: word(16)?,
-                medium_len: word(24)?,
-                segment_bytes: word(32)?,
-                hash_seed: word(40)?,
-                data_id,
-                name: String::from_utf8_lossy(name).into_owned(),
-            };
-            Some((first as u32, about))
-        };
-        match read() {
+        match About::read(bytes) {
             Some((FORMAT, about)) => Ok(about),
             Some((other, _)) => Err(damaged(format!(
                 "it is of format {other}, and this build knows {FORMAT} only"
@@ -398,6 +401,14 @@ impl About {
         };
         Some(why.to_owned())
     }
+}
+
+/// The range of the medium that the image at a path names; none where there is no image, or none
+/// that says so.
+pub fn range_in_image(path: &Path) -> Option<Range<u64>> {
+    let image = Image::open(path).ok()??;
+    let (_, about) = About::read(image.about())?;
+    Some(about.medium_base..about.medium_base.checked_add(about.medium_len)?)
 }
 
 /// What a store does with a table that was found.

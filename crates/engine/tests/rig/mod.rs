@@ -53,6 +53,7 @@ pub(crate) fn roomy(name: &str) -> TenantConfig {
         eviction: Eviction::S3Fifo,
         layout: Layout::Split,
         hold: HoldAction::Delay,
+        keep: None,
     }
 }
 

@@ -75,8 +75,10 @@ fn server(table: &Table) -> Server {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(256)) as u16,
         n => n as u16,
     };
+    let data_dir = table.path("data_dir").unwrap_or_default();
     Server {
-        data_dir: table.path("data_dir").unwrap_or_default(),
+        image_dir: table.path("image_dir").unwrap_or_else(|| data_dir.clone()),
+        data_dir,
         workers,
         max_tenants: table.count("max_tenants") as usize,
         max_connections: table.count("max_connections") as u32,
@@ -229,6 +231,9 @@ impl Assembler {
         let tenants: Vec<Tenant> = (tables.iter().zip(&homes).zip(&sizes))
             .map(|((table, device), size)| self.tenant(table, *device, *size))
             .collect();
+        for (table, tenant) in tables.iter().zip(&tenants) {
+            self.check_durability(table, tenant, devices);
+        }
         for (i, device) in devices.iter().enumerate() {
             if !homes.contains(&i) {
                 self.warnings
@@ -236,6 +241,26 @@ impl Assembler {
             }
         }
         tenants
+    }
+
+    /// What survives has its values where they survive, and its keys apart.
+    fn check_durability(&mut self, table: &Table, tenant: &Tenant, devices: &[Device]) {
+        if tenant.durability.is_none() {
+            return;
+        }
+        let home = devices.get(tenant.device);
+        if let Some(device) = home.filter(|device| device.medium == Medium::Anon) {
+            let message = format!(
+                "device {:?} is anonymous memory, which is gone with the process: give it kind = \
+                 \"file\" or \"dax\"",
+                device.name
+            );
+            self.wrong(table, "durability", message);
+        }
+        if tenant.layout == Layout::Inline {
+            let message = "layout \"inline\" does not survive: choose \"split\"".to_string();
+            self.wrong(table, "durability", message);
+        }
     }
 
     /// The index of the tenant's device.
@@ -323,6 +348,11 @@ impl Assembler {
             size,
             eviction: table.parsed("eviction"),
             layout: table.parsed("layout"),
+            durability: match table.text("durability") {
+                Some("warm") => Some(Durability::Warm),
+                Some("crash") => Some(Durability::Crash),
+                _ => None,
+            },
             segment_bytes: segment.0 as u32,
             item_len_max: item_len_max.0 as u32,
             group: None,

@@ -263,6 +263,16 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Server,
+        name: "image_dir",
+        kind: Kind::Path,
+        fallback: Fallback::Unset("data_dir"),
+        paper: "",
+        doc: "Directory of the images of tenants with a durability; made when missing. An image \
+              grows with its tenant, up to twice its size. On tmpfs (/dev/shm) it costs no writes \
+              to a disk and survives the process, but not the machine.",
+    },
+    Knob {
+        section: Section::Server,
         name: "workers",
         kind: Kind::Count {
             unit: "threads",
@@ -650,6 +660,16 @@ pub static KNOBS: &[Knob] = &[
         paper: "3.5",
         doc: "split keeps keys in DRAM and values on the medium; inline puts both on the medium \
               by cached stores, to measure what the split gains.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "durability",
+        kind: Kind::Choice(&["none", "warm", "crash"]),
+        fallback: Fallback::Is("none"),
+        paper: "",
+        doc: "What its items survive: none; a stop in order (SIGTERM, SIGINT, SIGUSR1) with warm; \
+              kill -9 too with crash. It serves at once after a start, whatever it holds. Needs a \
+              device of kind file or dax. A power failure empties it.",
     },
     Knob {
         section: Section::Tenant,

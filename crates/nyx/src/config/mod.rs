@@ -26,7 +26,7 @@ mod tests;
 pub mod value;
 
 pub use load::{Loaded, Source};
-pub use nyx_store::{Eviction, Layout};
+pub use nyx_store::{Durability, Eviction, Layout};
 
 use nyx_base::Bytes;
 use nyx_policy::mechanism::interference::Design;
@@ -56,6 +56,8 @@ pub struct Config {
 pub struct Server {
     /// Holds media files and profiles that do not say where they are. Made when missing.
     pub data_dir: PathBuf,
+    /// Holds the images of tenants that survive.
+    pub image_dir: PathBuf,
     /// Data-path threads, at least one.
     pub workers: u16,
     /// How many tenants there may ever be, those included that come while the server runs.
@@ -114,6 +116,8 @@ pub struct Tenant {
     pub eviction: Eviction,
     /// Where keys lie.
     pub layout: Layout,
+    /// What it survives, if anything.
+    pub durability: Option<Durability>,
     /// Size of a segment in bytes, a power of two.
     pub segment_bytes: u32,
     /// The longest value in bytes that is accepted; at most `segment_bytes`.

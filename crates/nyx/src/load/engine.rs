@@ -66,6 +66,7 @@ impl EngineTarget {
             eviction,
             layout: Layout::Split,
             hold: HoldAction::Delay,
+            keep: None,
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],

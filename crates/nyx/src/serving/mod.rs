@@ -21,13 +21,14 @@ use crate::config::{self, Config};
 use crate::{Exit, Failure};
 use admission::Priced;
 use nyx_base::Clock;
-use nyx_engine::{Binding, Engine, EngineConfig};
+use nyx_engine::{Binding, Engine, EngineConfig, Tenant, TenantConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
 use nyx_media::{Mapped, TscClock};
 use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
+use nyx_store::Beginning;
 use recent::Recent;
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ impl Serving {
             )?);
         }
         let engine = Engine::new(EngineConfig {
-            tenants: config.tenants.iter().map(tenants::tenant).collect(),
+            tenants: engine_tenants(config, &config.tenants, &media),
             tenants_max: config.server.max_tenants,
             policy: Plan::build(&plans, config.tenants.len()),
             workers: config.server.workers,
@@ -93,6 +94,7 @@ impl Serving {
             devices,
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
+        tell_beginnings(engine.tenants().iter());
         let engine = Arc::new(engine);
         let answer = Answer::Engine(engine.clone());
         let running = bound
@@ -170,9 +172,11 @@ impl Serving {
         newcomers: &[config::Tenant],
         policy: Box<dyn Policy>,
     ) -> Result<(), Failure> {
-        let newcomers = newcomers.iter().map(tenants::tenant).collect();
+        let residents = self.engine.tenants().len();
+        let newcomers = engine_tenants(&self.config, newcomers, &self.media);
         let taken_in = self.engine.take_in(newcomers, policy);
         taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
+        tell_beginnings(self.engine.tenants().iter().skip(residents));
         // Their limits hold before anybody reaches them.
         nyx_server::tick(&self.engine, self.clock.now());
         Ok(())
@@ -191,7 +195,7 @@ impl Serving {
         admission::admit(&findings, &standing, config.policy.oversubscribe)
     }
 
-    /// Stops, and marks every data file as closed in order.
+    /// Stops, and marks every data file and then every image as closed in order.
     pub fn stop(self) -> Result<(), Failure> {
         self.running.stop();
         for medium in &self.media {
@@ -199,7 +203,8 @@ impl Serving {
                 .mark_clean()
                 .map_err(|error| Failure::new(Exit::Io, error.to_string()))?;
         }
-        Ok(())
+        let closed = self.engine.close();
+        closed.map_err(|error| Failure::new(Exit::Io, error.to_string()))
     }
 }
 
@@ -212,6 +217,47 @@ pub struct Reloaded {
     pub taken_in: Vec<String>,
     /// What differs and waits for a restart; nothing was changed then.
     pub waits: Vec<String>,
+}
+
+/// Tenants in the engine's terms.
+fn engine_tenants(
+    config: &Config,
+    tenants: &[config::Tenant],
+    media: &[Arc<Mapped>],
+) -> Vec<TenantConfig> {
+    let tenant = |one: &config::Tenant| {
+        tenants::tenant(one, &config.server.image_dir, media[one.device].id())
+    };
+    tenants.iter().map(tenant).collect()
+}
+
+/// Tells what tenants that survive go on with.
+fn tell_beginnings<'a>(tenants: impl Iterator<Item = &'a Tenant>) {
+    for tenant in tenants {
+        let name = tenant.name();
+        match tenant.store().beginning() {
+            None => {}
+            Some(Beginning::New) => tracing::info!(tenant = name, "begins with a new image"),
+            Some(Beginning::Empty(why)) => {
+                tracing::warn!(
+                    tenant = name,
+                    "begins empty, although there is an image: {why}"
+                );
+            }
+            Some(Beginning::Stopped) => {
+                tracing::info!(
+                    tenant = name,
+                    "goes on with what it held when it was stopped"
+                );
+            }
+            Some(Beginning::Killed) => {
+                tracing::info!(
+                    tenant = name,
+                    "goes on with what it held when it was killed"
+                );
+            }
+        }
+    }
 }
 
 fn warn(warnings: Vec<String>) {
@@ -246,8 +292,12 @@ fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
             .flatten()
             .any(|p| p.starts_with(&config.server.data_dir))
     });
-    if needed {
-        let dir = &config.server.data_dir;
+    let survives = config.tenants.iter().any(|one| one.durability.is_some());
+    let dirs = [
+        needed.then_some(&config.server.data_dir),
+        survives.then_some(&config.server.image_dir),
+    ];
+    for dir in dirs.into_iter().flatten() {
         std::fs::create_dir_all(dir).map_err(|error| Failure::uncreatable(dir, &error))?;
     }
     Ok(())

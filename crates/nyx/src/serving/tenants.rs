@@ -5,11 +5,24 @@ use crate::config::{self, Config};
 use nyx_base::TenantId;
 use nyx_engine::{Binding, HoldAction, OpenDoor, Prefixes, TenantConfig, User, Users};
 use nyx_server::Door;
-use nyx_store::{Eviction, Layout};
+use nyx_store::{Eviction, Keep, Layout};
+use std::path::Path;
 use std::sync::Arc;
 
-pub(super) fn tenant(config: &config::Tenant) -> TenantConfig {
+/// A tenant; `data_id` is of the data file that its values are in, if that is one.
+pub(super) fn tenant(
+    config: &config::Tenant,
+    image_dir: &Path,
+    data_id: Option<[u8; 16]>,
+) -> TenantConfig {
+    let keep = |(durability, data_id)| Keep {
+        path: image_dir.join(format!("{}.image", config.name)),
+        name: config.name.clone(),
+        durability,
+        data_id,
+    };
     TenantConfig {
+        keep: config.durability.zip(data_id).map(keep),
         name: config.name.clone(),
         device: config.device,
         size: config.size,

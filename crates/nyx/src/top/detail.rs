@@ -119,6 +119,12 @@ fn facts(of: &Figures) -> Vec<Line<'static>> {
     );
     let items = format!("{} items, {used} of {size}", words::count(of.items as f64));
     lines.push(fact("holds", vec![Span::raw(items)]));
+    if let Some(durability) = &of.durability {
+        lines.push(fact(
+            "survives",
+            vec![Span::raw(survives(durability, of.swept))],
+        ));
+    }
     lines.push(fact("waits", vec![Span::raw(waits(of))]));
     if let Some(mean) = of.latency_us_mean {
         let mean = format!("{} on average", words::latency_told(mean));
@@ -129,6 +135,18 @@ fn facts(of: &Figures) -> Vec<Line<'static>> {
         lines.push(fact("evicts", vec![Span::raw(text)]));
     }
     lines
+}
+
+/// What a tenant survives, and how far it has looked through what it went on with.
+fn survives(durability: &str, swept: Option<f64>) -> String {
+    let what = match durability {
+        "warm" => "a stop",
+        _ => "a kill",
+    };
+    match swept {
+        Some(part) if part < 1.0 => format!("{what}; {} % of it rebuilt", words::share(part)),
+        _ => what.into(),
+    }
 }
 
 fn waits(of: &Figures) -> String {

@@ -65,6 +65,10 @@ pub(crate) struct Figures {
     pub(crate) used_bytes: u64,
     /// Bytes that it may occupy.
     pub(crate) size_bytes: u64,
+    /// What it survives.
+    pub(crate) durability: Option<String>,
+    /// The part of what it went on with that was looked at.
+    pub(crate) swept: Option<f64>,
     /// Items that had to leave.
     pub(crate) evictions_per_s: f64,
 }
@@ -184,6 +188,11 @@ impl Interval<'_> {
             items: now.total("items"),
             used_bytes: now.total("used_bytes"),
             size_bytes: now.total("size_bytes"),
+            durability: word("durability"),
+            swept: now
+                .number("swept_chains")
+                .zip(now.number("swept_chains_all"))
+                .map(|(some, all): (f64, f64)| some / all.max(1.0)),
             evictions_per_s: self.per_s("evictions"),
         }
     }

@@ -32,6 +32,7 @@ pub(crate) fn tenant(name: &str) -> TenantConfig {
         eviction: Eviction::S3Fifo,
         layout: Layout::Split,
         hold: HoldAction::Delay,
+        keep: None,
     }
 }
 
