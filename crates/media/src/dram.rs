@@ -95,7 +95,7 @@ impl Region {
     /// Panics where the range leaves the region.
     pub fn allocate(&self, from: usize, len: usize) -> io::Result<()> {
         self.end_of("allocation", from, len);
-        let Some((file, at)) = &self.part else {
+        let Some((file, at)) = self.part.as_ref().filter(|_| len > 0) else {
             return Ok(());
         };
         fallocate(

@@ -10,7 +10,7 @@ use crate::mapping::PAGE_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -269,6 +269,15 @@ pub(crate) fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
 /// Gives the whole length its blocks, so that a full disk is an error now and not a SIGBUS at some
 /// later store.
 fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> {
+    // On tmpfs to look at each page takes its time. As many blocks as bytes leave no hole, where
+    // none of them are the file system's own; if some are, it keeps runs and is quick.
+    let has_all = |metadata: std::fs::Metadata| {
+        metadata.blocks() * 512 == metadata.len().next_multiple_of(PAGE_BYTES as u64)
+            && metadata.len() >= len_bytes
+    };
+    if file.metadata().is_ok_and(has_all) {
+        return Ok(());
+    }
     fallocate(file, FallocateFlags::empty(), 0, len_bytes).map_err(|e| {
         let path = path.to_owned();
         MediaError::Allocate {

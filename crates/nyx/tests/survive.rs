@@ -268,7 +268,10 @@ fn nothing_acknowledged_is_lost_when_it_is_killed() {
         acknowledged += acks.load(Relaxed);
     }
     let items: usize = clients.iter().map(|client| client.values.len()).sum();
-    assert!(acknowledged > 100_000 && items > 1000, "{acknowledged} and {items}");
+    assert!(
+        acknowledged > 100_000 && items > 1000,
+        "{acknowledged} and {items}"
+    );
     // Killed in a row while it looks through what it found: one request, and gone.
     for _ in 0..KILLS_AT_ONCE {
         let mut server = Server::start(dir.path());
@@ -309,7 +312,11 @@ fn a_warm_tenant_survives_a_stop() {
         let status = server.child.wait().expect("a child of ours");
         assert!(status.success(), "{status} after {signal}");
         server = Server::start(dir.path());
-        assert_eq!(server.connect().get("a").as_deref(), Some(&b"x"[..]), "{signal}");
+        assert_eq!(
+            server.connect().get("a").as_deref(),
+            Some(&b"x"[..]),
+            "{signal}"
+        );
     }
     server.kill();
     let server = Server::start(dir.path());

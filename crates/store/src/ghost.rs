@@ -10,6 +10,8 @@
 //! *Thread safety*: inserted into by the reclaimer alone, asked by any worker. Lost races cost a
 //! remembered key.
 
+use nyx_media::dram::Words;
+use nyx_media::{Array, MediaError};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 /// Fingerprints of a set: one cache line.
@@ -18,7 +20,7 @@ const WAYS: usize = 32;
 /// The fingerprints.
 #[derive(Debug)]
 pub(crate) struct Ghost {
-    sets: Box<[Set]>,
+    sets: Array<Set>,
     /// Nothing was ever inserted: asking costs no cache miss then.
     is_empty: AtomicBool,
 }
@@ -27,6 +29,9 @@ pub(crate) struct Ghost {
 #[repr(align(64))]
 struct Set([AtomicU16; WAYS]);
 
+// SAFETY: atomics, of which any bytes are a valid value.
+unsafe impl Words for Set {}
+
 impl Ghost {
     /// Bytes of a ghost queue of about `keys` keys.
     pub(crate) fn bytes(keys: u64) -> u64 {
@@ -34,13 +39,12 @@ impl Ghost {
     }
 
     /// A ghost queue that remembers about `keys` keys.
-    pub(crate) fn new(keys: u64) -> Ghost {
+    pub(crate) fn new(keys: u64) -> Result<Ghost, MediaError> {
         let sets = keys.div_ceil(WAYS as u64).next_power_of_two();
-        let empty = |_| Set(std::array::from_fn(|_| AtomicU16::new(0)));
-        Ghost {
-            sets: (0..sets).map(empty).collect(),
+        Ok(Ghost {
+            sets: Array::reserve(sets as usize, false)?,
             is_empty: AtomicBool::new(true),
-        }
+        })
     }
 
     fn set(&self, hash: u64) -> (&Set, u16) {
@@ -76,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_a_set_is_forgotten() {
-        let ghost = Ghost::new(WAYS as u64);
+        let ghost = Ghost::new(WAYS as u64).expect("memory");
         for key in 1..=WAYS as u64 + 1 {
             ghost.insert(key);
         }

@@ -106,7 +106,7 @@ impl Store {
             items: Items::new(chunks, segments, &config),
             space: Space::new(plan.space, used, plan.segments, eras.clone()),
             index,
-            ghost: plan.ghost_keys.map(Ghost::new),
+            ghost: plan.ghost_keys.map(Ghost::new).transpose()?,
             done: CachePadded::default(),
             uses_most: config.eviction.uses_most(),
             classes: plan.classes,
@@ -119,15 +119,15 @@ impl Store {
             config,
             eras,
         };
-        store.go_on()?;
+        store.go_on();
         Ok(store)
     }
 
     /// Goes on with what an image holds, if there is one.
-    fn go_on(&mut self) -> Result<(), StoreError> {
+    fn go_on(&mut self) {
         let is_found = |kept: &Kept| kept.beginning().is_found();
         let Some(kept) = self.kept.as_deref().filter(|kept| is_found(kept)) else {
-            return Ok(());
+            return;
         };
         let unclosed = self.space.find(&self.items);
         let next_seq = self.space.lock().next_seq();
@@ -135,7 +135,7 @@ impl Store {
         self.flush.mark.store(mark, Relaxed);
         self.flush.due.store(due.0, Relaxed);
         self.items.segments.begin_at(next_seq);
-        self.put_right(&unclosed)
+        self.put_right(&unclosed);
     }
 
     /// What the store was made from.

@@ -264,6 +264,19 @@ fn ends_and_flushes_and_uniques_are_kept() {
 }
 
 #[test]
+fn one_that_holds_nothing_goes_on_with_nothing() {
+    let ground = Ground::new(6 << 20);
+    drop(ground.go_on(Durability::Crash));
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    assert_eq!(begins(&rig), Beginning::Killed);
+    assert_eq!(worker.get(b"a"), None);
+    sweep(&mut worker);
+    worker.store(b"a", b"1");
+    assert_eq!(rig.store.figures().items, 1);
+}
+
+#[test]
 fn a_warm_tenant_is_there_only_if_it_was_closed() {
     let ground = Ground::new(6 << 20);
     let rig = ground.go_on(Durability::Warm);

@@ -251,6 +251,13 @@ impl Hash {
         let (Some(kept), Some(revival)) = (&self.kept, &self.revival) else {
             return;
         };
+        // What follows may itself have to note something.
+        let notes = (0..WORKERS_MAX).map(|at| kept.note(WorkerId(at as u16)));
+        let noted: Vec<u64> = notes.clone().map(|note| note.load(Relaxed)).collect();
+        let on_their_way = noted.iter().filter(|at| (1..=revival.fresh).contains(at));
+        for at in on_their_way {
+            self.put_back(worker, self.pool.bucket((at - 1) as u32), item);
+        }
         let count = self.count.load(Relaxed);
         if count < self.memory.capacity() {
             let half_made = self.memory.bucket(count);
@@ -260,15 +267,8 @@ impl Hash {
                 half_made.wipe();
             }
         }
-        for at in 0..WORKERS_MAX {
-            let note = kept.note(WorkerId(at as u16));
-            let noted = note.load(Relaxed);
-            if (1..=revival.fresh).contains(&noted) {
-                self.put_back(worker, self.pool.bucket((noted - 1) as u32), item);
-            }
-            if noted != 0 {
-                note.store(0, Release);
-            }
+        for (note, _) in notes.zip(&noted).filter(|(_, noted)| **noted != 0) {
+            note.store(0, Release);
         }
     }
 

@@ -1,0 +1,136 @@
+//! What the image of a tenant says of whom it was made for, and whether that is who asks for it.
+//!
+//! What it never does: look at the parts of an image.
+
+use crate::config::{Durability, Keep, StoreConfig, StoreError};
+use nyx_media::{Image, Left};
+use std::ops::Range;
+use std::path::Path;
+
+/// The layout of a tenant's image.
+const FORMAT: u32 = 1;
+
+/// What an image says of the tenant that it was made for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct About {
+    size: u64,
+    medium_base: u64,
+    medium_len: u64,
+    segment_bytes: u64,
+    pub(super) hash_seed: u64,
+    data_id: [u8; 16],
+    name: String,
+}
+
+impl About {
+    pub(super) fn of(config: &StoreConfig, keep: &Keep) -> About {
+        About {
+            size: config.size,
+            medium_base: config.medium_base,
+            medium_len: config.medium_len,
+            segment_bytes: u64::from(config.segment_bytes),
+            hash_seed: config.hash_seed,
+            data_id: keep.data_id,
+            name: keep.name.clone(),
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(FORMAT.to_le_bytes());
+        bytes.extend((self.name.len() as u32).to_le_bytes());
+        for word in [
+            self.size,
+            self.medium_base,
+            self.medium_len,
+            self.segment_bytes,
+            self.hash_seed,
+        ] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(self.data_id);
+        bytes.extend(self.name.as_bytes());
+        bytes
+    }
+
+    /// The format, and what follows in the one that this build knows.
+    fn read(bytes: &[u8]) -> Option<(u32, About)> {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let first = word(0)?;
+        let name = bytes.get(64..64 + (first >> 32) as usize)?;
+        let about = About {
+            size: word(8)?,
+            medium_base: word(16)?,
+            medium_len: word(24)?,
+            segment_bytes: word(32)?,
+            hash_seed: word(40)?,
+            data_id: bytes.get(48..64)?.try_into().ok()?,
+            name: String::from_utf8_lossy(name).into_owned(),
+        };
+        Some((first as u32, about))
+    }
+
+    pub(super) fn decode(bytes: &[u8], keep: &Keep) -> Result<About, StoreError> {
+        let damaged = |reason: String| StoreError::Damaged {
+            path: keep.path.clone(),
+            reason,
+        };
+        match About::read(bytes) {
+            Some((FORMAT, about)) => Ok(about),
+            Some((other, _)) => Err(damaged(format!(
+                "it is of format {other}, and this build knows {FORMAT} only"
+            ))),
+            None => Err(damaged("it does not say what it is for".to_owned())),
+        }
+    }
+
+    /// Whether it was made for this tenant. Another shape is an error: it takes somebody's decision
+    /// to throw the items away.
+    pub(super) fn check(&self, config: &StoreConfig, keep: &Keep) -> Result<(), StoreError> {
+        let differs = |what, made: u64, asked: u64| {
+            (made != asked).then(|| StoreError::OtherShape {
+                path: keep.path.clone(),
+                what,
+                made,
+                asked,
+            })
+        };
+        if self.name != keep.name {
+            return Err(StoreError::OtherTenant {
+                path: keep.path.clone(),
+                made: self.name.clone(),
+                asked: keep.name.clone(),
+            });
+        }
+        let segment_bytes = u64::from(config.segment_bytes);
+        let found = differs("a size", self.size, config.size)
+            .or_else(|| differs("segments", self.segment_bytes, segment_bytes))
+            .or_else(|| differs("a range", self.medium_len, config.medium_len))
+            .or_else(|| differs("a range from", self.medium_base, config.medium_base));
+        found.map_or(Ok(()), Err)
+    }
+
+    /// Why nothing of an image can be used, where that is so.
+    pub(super) fn why_empty(&self, image: &Image, keep: &Keep) -> Option<String> {
+        if self.data_id != keep.data_id {
+            return Some("its values were in another data file, which is not there".to_owned());
+        }
+        let why = match (image.left(), keep.durability) {
+            (Left::Lost, _) => "the machine was started again before it was closed",
+            (Left::Killed, Durability::Warm) => "it was not closed, and durability is \"warm\"",
+            _ => return None,
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// The range of the medium that the image at a path names; none where there is no image, or none
+/// that says so.
+pub fn range_in_image(path: &Path) -> Option<Range<u64>> {
+    let image = Image::open(path).ok()??;
+    let (_, about) = About::read(image.about())?;
+    Some(about.medium_base..about.medium_base.checked_add(about.medium_len)?)
+}

@@ -1,0 +1,227 @@
+//! What a store does with what it found in its image: puts right what a killed process had begun,
+//! looks at everything once, and until then compares what it gives out with its check.
+//!
+//! What it never does: believe a place or a head that was not checked.
+//!
+//! *Thread safety*: as `store`.
+
+use super::{Beginning, Kept, NOTES};
+use crate::check::{self, Pieces};
+use crate::chunks::{CHUNK_BYTES, Chunks};
+use crate::config::StoreError;
+use crate::header::Header;
+use crate::items::{Items, Source};
+use crate::request::KeyHash;
+use crate::store::{Found, Store};
+use nyx_base::WorkerId;
+use nyx_gate::Lane;
+use nyx_index::{Place, Places, Revived};
+use std::sync::atomic::{
+    Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// Chains that one call of [`Store::sweep`] looks at.
+const SWEEP_CHAINS: usize = 64;
+/// Values are read in pieces of this many bytes.
+const PIECE_BYTES: usize = 4096;
+
+/// What a store does with a table that was found.
+impl Store {
+    /// How a store that survives began; none where it does not survive.
+    pub fn beginning(&self) -> Option<&Beginning> {
+        self.kept.as_ref().map(|kept| kept.beginning())
+    }
+
+    /// How far the sweep of what was found is; none where nothing was found.
+    pub fn revived(&self) -> Option<Revived> {
+        self.index.revived()
+    }
+
+    /// Writes everything to the disk and marks the image as closed in order. No worker writes
+    /// afterwards.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let closed = self.kept.as_ref().map_or(Ok(()), |kept| kept.close());
+        Ok(closed?)
+    }
+
+    /// Looks at some of what was found, so that nothing has to be checked any more when all is;
+    /// true where there is more. Bounded work: call it from the tick.
+    pub fn sweep(&self, lane: &mut Lane<'_>) -> bool {
+        if !self.index.is_reviving() {
+            return false;
+        }
+        let Some(kept) = &self.kept else {
+            return false;
+        };
+        if !kept.begun.swap(true, AcqRel) {
+            // A copy of an image may have holes that the image had not. This takes long on tmpfs,
+            // and a disk that is too full for it is nothing that could be helped here.
+            let chunks = self.items.chunks.iter();
+            chunks.for_each(|chunks| drop(chunks.allocate_all(0, chunks.used())));
+        }
+        let mut item = |place| self.item_at(place);
+        let mut is_whole = |place: Place| {
+            let Some((header, hash)) = self.head_at(place) else {
+                return false;
+            };
+            let whole = self.is_value_whole(lane, place, &header, hash);
+            let segment = self.items.segment_of(place);
+            if whole && self.items.segments.is_found(segment) {
+                kept.count_live(segment, self.items.footprint(&header).total());
+            }
+            whole
+        };
+        let more = (0..SWEEP_CHAINS).all(|_| self.index.sweep(&mut item, &mut is_whole));
+        if !self.index.is_reviving() && !kept.recounted.swap(true, AcqRel) {
+            self.recount(kept);
+        }
+        more
+    }
+
+    /// Tells what had died in segments that were found.
+    fn recount(&self, kept: &Kept) {
+        // Under the lock no segment comes to another use.
+        let _space = self.space.lock();
+        let segments = &self.items.segments;
+        for segment in (0..segments.len()).filter(|&segment| segments.is_found(segment)) {
+            let live = kept.live[segment as usize].load(Acquire);
+            segments.set_dead_before(segment, live);
+        }
+    }
+
+    /// Before a chain is used: whether its items are known to be whole.
+    #[inline]
+    pub(crate) fn approach(&self, hash: u64) -> bool {
+        !self.index.is_reviving() || self.revive(hash)
+    }
+
+    #[cold]
+    fn revive(&self, hash: u64) -> bool {
+        self.index.revive(hash, &mut |place| self.item_at(place))
+    }
+
+    /// Whether an item of a chain that may not be whole is what was stored.
+    #[cold]
+    pub(crate) fn is_whole(&self, lane: &mut Lane<'_>, hash: KeyHash, found: Found) -> bool {
+        self.is_value_whole(lane, found.place, &found.header, hash)
+    }
+
+    /// The hash of the item at a place, if there is one.
+    fn item_at(&self, place: Place) -> Option<u64> {
+        self.head_at(place).map(|(_, hash)| hash.0)
+    }
+
+    /// The head at a place, if there is one that is sound, in a chunk that is in use.
+    pub(crate) fn head_at(&self, place: Place) -> Option<(Header, KeyHash)> {
+        let (chunk, _) = self.items.chunks.as_ref()?.chunk_of(place)?;
+        self.items.owner(chunk)?;
+        self.items.sound_head(place)
+    }
+
+    /// Compares a value with its check.
+    fn is_value_whole(
+        &self,
+        lane: &mut Lane<'_>,
+        place: Place,
+        header: &Header,
+        hash: KeyHash,
+    ) -> bool {
+        let Some(checks) = header.checks else {
+            return false;
+        };
+        let (at, len) = (self.items.value_at(place, header), header.value_len);
+        checks.value == self.check_of(lane, hash, &[Source::Medium { at, len }])
+    }
+
+    /// The check of a value of several pieces, read from where they are.
+    pub(crate) fn check_of(&self, lane: &mut Lane<'_>, hash: KeyHash, value: &[Source<'_>]) -> u32 {
+        let mut pieces = Pieces::new(hash);
+        let mut piece = [0; PIECE_BYTES];
+        for source in value {
+            match *source {
+                Source::Bytes(bytes) => pieces.add(bytes),
+                Source::Medium { at, len } => {
+                    for from in (0..len as usize).step_by(PIECE_BYTES) {
+                        let piece = &mut piece[..PIECE_BYTES.min(len as usize - from)];
+                        lane.read(at + from as u64, piece);
+                        pieces.add(piece);
+                    }
+                }
+            }
+        }
+        pieces.check()
+    }
+
+    /// What has to be done before the first request. One thread.
+    pub(crate) fn put_right(&self, unclosed: &[u32]) {
+        let (Some(kept), Some(chunks)) = (&self.kept, &self.items.chunks) else {
+            return;
+        };
+        let last = unclosed
+            .iter()
+            .filter_map(|&chunk| self.find_fill(chunks, chunk));
+        let mut suspects: Vec<Place> = last.collect();
+        self.index
+            .put_right(WorkerId(0), &mut |place| self.item_at(place));
+        for note in &kept.control[NOTES..] {
+            let noted = note.load(Relaxed);
+            suspects.extend(u32::try_from(noted.wrapping_sub(1)).ok().map(Place));
+        }
+        for place in suspects {
+            let Some(hash) = self.item_at(place) else {
+                continue;
+            };
+            self.revive(hash);
+            if self.index.find(hash, |other| other == place).is_none() {
+                chunks.mark_dead(place);
+            }
+        }
+        for note in &kept.control[NOTES..] {
+            if note.load(Relaxed) != 0 {
+                note.store(0, Release);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Finds how far a chunk was filled that nobody closed; the last item in it.
+    fn find_fill(&self, chunks: &Chunks, chunk: u32) -> Option<Place> {
+        let (mut fill, mut last) = (0, None);
+        while fill < CHUNK_BYTES {
+            let place = Chunks::place(chunk, fill);
+            let Some((header, _)) = self.head_at(place) else {
+                break;
+            };
+            fill += self.items.footprint(&header).dram;
+            last = Some(place);
+        }
+        chunks.set_fill(chunk, fill);
+        last
+    }
+}
+
+impl Items {
+    /// The segment that a chunk belongs to, in this use of both.
+    pub(crate) fn owner(&self, chunk: u32) -> Option<u32> {
+        let chunks = self.chunks.as_ref()?;
+        let segment = chunks.segment(chunk);
+        (segment < self.segments.len() && self.segments.at(segment).is_since(chunks.seq(chunk)))
+            .then_some(segment)
+    }
+
+    /// The head at a place of a chunk, if it is sound.
+    pub(crate) fn sound_head(&self, place: Place) -> Option<(Header, KeyHash)> {
+        let chunks = self.chunks.as_ref()?;
+        let (_, offset) = chunks.chunk_of(place)?;
+        let header = chunks.header(place);
+        let checks = header.checks?;
+        let head = offset as usize + header.head_len();
+        let value = u64::from(header.value_offset) + u64::from(header.value_len);
+        if head > CHUNK_BYTES as usize || value > u64::from(self.segment_bytes()) {
+            return None;
+        }
+        let hash = self.hash(chunks.key(place, &header));
+        (check::head(&header, hash, self.unique(place)) == checks.head).then_some((header, hash))
+    }
+}

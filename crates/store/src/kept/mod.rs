@@ -1,0 +1,279 @@
+//! A store that survives its process: its tables lie in an image, and what is found there when it
+//! is opened again is put right (docs/decisions/0008-tenants-that-survive.md). The layout is
+//! `docs/format.md`, "Image of a tenant".
+//!
+//! At the start, in time that grows with segments and chunks but not with items:
+//!
+//! * segments that were open, being filled or being emptied, are sealed; their chunks are those
+//!   whose entries name them and are younger than their use;
+//! * how far a chunk was filled that nobody closed is found by reading it, item by item;
+//! * a worker notes the item that it is about to take out of the index before it does: if that is
+//!   out, it is marked as dead, as the worker would have done. So is the last item of a chunk, if
+//!   it was never published.
+//!
+//! After that the store serves. Chains of the index are put right by who needs them, and by
+//! [`Store::sweep`]; until it is through, a value is compared with its check before it is given
+//! out.
+//!
+//! What it never does: believe a number from an image before it was checked against what must be
+//! so.
+//!
+//! *Thread safety*: opening is done by one thread; the rest as `store`.
+
+mod about;
+mod found;
+
+pub use about::range_in_image;
+
+use crate::chunks::{Chunks, Entry};
+use crate::config::{StoreConfig, StoreError};
+use crate::segment::Segment;
+use crate::shape::Plan;
+use about::About;
+use nyx_base::{UnixSeconds, WorkerId};
+use nyx_index::{Hash, HashGround, HashShape, Place};
+use nyx_media::{Array, Image, Left, MediaError, Region};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+/// Words before the workers' notes.
+const NOTES: usize = 8;
+const FLUSH_MARK: usize = 0;
+const FLUSH_DUE: usize = 1;
+/// Workers that may have notes.
+const WORKERS_MAX: usize = 1024;
+/// Parts of an image begin at a page; large ones at a large page.
+const PAGE_BYTES: u64 = 4096;
+const LARGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// What a store of an image has besides its items.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    image: Image,
+    control: Array<AtomicU64>,
+    /// Of each segment that was found: items and bytes that the sweep saw alive.
+    live: Box<[AtomicU64]>,
+    /// The sweep has begun, and has ended.
+    begun: AtomicBool,
+    recounted: AtomicBool,
+    beginning: Beginning,
+}
+
+/// How a store that survives began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// Its image is new.
+    New,
+    /// There was an image, but none to go on with; the reason.
+    Empty(String),
+    /// It goes on with what its image holds, which was closed in order.
+    Stopped,
+    /// The same, and its last user was killed.
+    Killed,
+}
+
+/// What a store is made of, wherever that lies.
+pub(crate) struct Ground {
+    pub(crate) segments: Array<Segment>,
+    pub(crate) entries: Option<Array<Entry>>,
+    pub(crate) keys: Option<Region>,
+    pub(crate) index: Hash,
+    pub(crate) kept: Option<Box<Kept>>,
+}
+
+/// Where the parts of an image are.
+struct Parts {
+    control: u64,
+    segments: u64,
+    entries: u64,
+    counts: u64,
+    buckets: u64,
+    pool: u64,
+    keys: u64,
+    end: u64,
+}
+
+impl Beginning {
+    /// Whether there are items from before.
+    pub fn is_found(&self) -> bool {
+        matches!(self, Beginning::Stopped | Beginning::Killed)
+    }
+}
+
+impl Ground {
+    /// Memory that is gone with the process.
+    pub(crate) fn anonymous(plan: &Plan) -> Result<Ground, MediaError> {
+        let chunks = plan.chunk_count;
+        let keys = chunks.map(|count| Region::reserve(Chunks::bytes(count), plan.huge));
+        Ok(Ground {
+            segments: Array::reserve(plan.segments as usize, false)?,
+            entries: chunks
+                .map(|count| Array::reserve(count as usize, false))
+                .transpose()?,
+            keys: keys.transpose()?,
+            index: Hash::new(plan.index)?,
+            kept: None,
+        })
+    }
+
+    /// The parts of an image; of one that is found, the hash's seed is taken over.
+    pub(crate) fn kept(plan: &Plan, config: &mut StoreConfig) -> Result<Ground, StoreError> {
+        let keep = config.keep.clone().expect("the caller looked");
+        if plan.chunk_count.is_none() || config.workers as usize > WORKERS_MAX {
+            return Err(StoreError::CannotKeep {
+                workers_max: WORKERS_MAX,
+            });
+        }
+        let parts = Parts::of(plan);
+        let (image, beginning) = match Image::open(&keep.path)? {
+            None => (None, Beginning::New),
+            Some(image) => {
+                let about = About::decode(image.about(), &keep)?;
+                about.check(config, &keep)?;
+                match about.why_empty(&image, &keep) {
+                    Some(why) => (None, Beginning::Empty(why)),
+                    None => {
+                        config.hash_seed = about.hash_seed;
+                        let killed = image.left() == Left::Killed;
+                        let found = [Beginning::Stopped, Beginning::Killed];
+                        (Some(image), found[usize::from(killed)].clone())
+                    }
+                }
+            }
+        };
+        let image = match image {
+            Some(image) => image,
+            None => Image::create(&keep.path, &About::of(config, &keep).encode(), parts.end)?,
+        };
+        parts.ground(plan, image, beginning)
+    }
+}
+
+impl Parts {
+    fn of(plan: &Plan) -> Parts {
+        let mut end = 0u64;
+        let mut part = |bytes: u64| {
+            let large = bytes >= LARGE_PAGE_BYTES;
+            let align = if large { LARGE_PAGE_BYTES } else { PAGE_BYTES };
+            let at = end.next_multiple_of(align);
+            end = at + bytes.next_multiple_of(PAGE_BYTES);
+            at
+        };
+        let chunks = plan.chunk_count.unwrap_or_default();
+        let parts = Parts {
+            control: part(8 * (NOTES + WORKERS_MAX) as u64),
+            segments: part(Array::<Segment>::bytes(plan.segments as usize) as u64),
+            entries: part(Array::<Entry>::bytes(chunks as usize) as u64),
+            counts: part(HashGround::KEPT_BYTES),
+            buckets: part(plan.index.buckets_bytes()),
+            pool: part(plan.index.buckets_bytes()),
+            keys: part(Chunks::bytes(chunks) as u64),
+            end: 0,
+        };
+        Parts { end, ..parts }
+    }
+
+    fn ground(
+        &self,
+        plan: &Plan,
+        image: Image,
+        beginning: Beginning,
+    ) -> Result<Ground, StoreError> {
+        let (chunks, found) = (plan.chunk_count.unwrap_or_default(), beginning.is_found());
+        let control: Array<AtomicU64> = image.array(self.control, NOTES + WORKERS_MAX, false)?;
+        let segments: Array<Segment> = image.array(self.segments, plan.segments as usize, false)?;
+        let entries: Array<Entry> = image.array(self.entries, chunks as usize, false)?;
+        // A copy of an image may have holes that the image had not.
+        let room = |allocated: std::io::Result<()>| {
+            allocated.map_err(|source| MediaError::Allocate {
+                path: image.path().to_owned(),
+                len_bytes: self.buckets,
+                source,
+            })
+        };
+        room(control.allocate(0, control.len()))?;
+        room(segments.allocate(0, segments.len()))?;
+        room(entries.allocate(0, entries.len()))?;
+        let bytes = plan.index.buckets_bytes() as usize;
+        let ground = HashGround {
+            buckets: image.region(self.buckets, bytes, plan.huge)?,
+            pool: image.region(self.pool, bytes, plan.huge)?,
+            kept: image.region(self.counts, HashGround::KEPT_BYTES as usize, false)?,
+        };
+        image.begin()?;
+        let index = open_index(plan.index, ground, found, &image)?;
+        Ok(Ground {
+            keys: Some(image.region(self.keys, Chunks::bytes(chunks), plan.huge)?),
+            entries: Some(entries),
+            index,
+            kept: Some(Box::new(Kept {
+                live: (0..segments.len()).map(|_| AtomicU64::new(0)).collect(),
+                begun: AtomicBool::new(!found),
+                recounted: AtomicBool::new(!found),
+                image,
+                control,
+                beginning,
+            })),
+            segments,
+        })
+    }
+}
+
+fn open_index(
+    shape: HashShape,
+    ground: HashGround,
+    found: bool,
+    image: &Image,
+) -> Result<Hash, StoreError> {
+    if !found {
+        return Ok(Hash::create(shape, ground)?);
+    }
+    Hash::open(shape, ground)?.map_err(|reason| StoreError::Damaged {
+        path: image.path().to_owned(),
+        reason: reason.to_string(),
+    })
+}
+
+impl Kept {
+    pub(crate) fn beginning(&self) -> &Beginning {
+        &self.beginning
+    }
+
+    /// Notes the item that a worker is about to take out of the index.
+    #[inline]
+    pub(crate) fn note(&self, worker: WorkerId, place: Place) {
+        let note = &self.control[NOTES + worker.index()];
+        note.store(u64::from(place.0) + 1, Release);
+    }
+
+    /// The item that was noted is out, and marked.
+    #[inline]
+    pub(crate) fn noted(&self, worker: WorkerId) {
+        self.control[NOTES + worker.index()].store(0, Release);
+    }
+
+    /// Keeps that items of segments with a lower sequence number were flushed, and then that no
+    /// flush is due.
+    pub(crate) fn keep_flush(&self, mark: u64, due: UnixSeconds) {
+        self.control[FLUSH_MARK].store(mark, Release);
+        let before_never = UnixSeconds::NEVER.0 - due.0;
+        self.control[FLUSH_DUE].store(u64::from(before_never), Release);
+    }
+
+    /// What was kept of flushes: the mark and the due second.
+    pub(crate) fn flush(&self, next_seq: u64) -> (u64, UnixSeconds) {
+        let mark = self.control[FLUSH_MARK].load(Relaxed).min(next_seq);
+        // Zero, as an image is at first, is never.
+        let before_never = self.control[FLUSH_DUE].load(Relaxed) as u32;
+        let due = UnixSeconds(UnixSeconds::NEVER.0 - before_never);
+        (mark, due)
+    }
+
+    pub(crate) fn close(&self) -> Result<(), MediaError> {
+        self.image.mark_clean()
+    }
+
+    /// Counts an item that the sweep saw alive.
+    fn count_live(&self, segment: u32, bytes: u32) {
+        self.live[segment as usize].fetch_add(1 << 32 | u64::from(bytes), Relaxed);
+    }
+}

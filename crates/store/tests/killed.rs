@@ -1,0 +1,708 @@
+//! A process that works on a store is stopped after every single instruction. Wherever that has
+//! changed a byte of the image or of the medium, a copy is opened as after a `kill -9` at that
+//! moment, and must hold everything that was acknowledged; what was under way is done or not done;
+//! nothing is lost for good; and the store goes on.
+//!
+//! The work is done by a child of ours, which is single-stepped (`ptrace`); the image and the
+//! medium are mapped shared, so that this process sees each store as it is made. That is the whole
+//! of what being killed can do to one thread: the stores that were made are a prefix of those that
+//! would have been. Of several threads each is at a place of its own; `crates/nyx/tests/survive.rs`
+//! kills those.
+//!
+//! `NYX_LONG=1 cargo test -p nyx-store --test killed -- --nocapture` looks at more than ten thousand
+//! moments; without it at some of each kind.
+//!
+//! Where a machine does not let a process trace its child the test says so and passes.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod rig;
+
+use nyx_base::UnixSeconds;
+use nyx_media::mapped::Mapped;
+use nyx_media::{Front, Media, Via};
+use nyx_store::{Beginning, Condition, Durability, Keep, Put, PutOutcome, Side, StoreConfig};
+use rig::{Rig, START, Worker, small, value_of};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+const PAGE: usize = 4096;
+const SIZE: u64 = 2 << 20;
+/// Operations that the child does in one episode.
+const STEPS: usize = 80;
+const STEPS_TIGHT: usize = 30;
+
+/// What an episode begins with and what it is about.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    seed: u64,
+    /// Changes before the child begins.
+    before: usize,
+    keys: u32,
+    value_len_max: usize,
+    /// The tenant is full: items may be missing, but never old.
+    is_tight: bool,
+}
+
+fn config(directory: &Path) -> StoreConfig {
+    StoreConfig {
+        item_len_max: 16 << 10,
+        keep: Some(Keep {
+            path: directory.join("image"),
+            name: "test".to_owned(),
+            durability: Durability::Crash,
+            data_id: [7; 16],
+        }),
+        ..small(SIZE)
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key:{number:05}").into_bytes()
+}
+
+/// A change of one key.
+#[derive(Clone, Debug)]
+enum Change {
+    Set(u32, Vec<u8>, UnixSeconds),
+    Append(u32, Vec<u8>),
+    Add(u32, Vec<u8>),
+    Touch(u32, UnixSeconds),
+    Delete(u32),
+}
+
+impl Change {
+    fn any(rng: &mut fastrand::Rng, episode: &Episode) -> Change {
+        let number = rng.u32(..episode.keys);
+        let value = value_of(
+            &key(number),
+            rng.u64(..),
+            rng.usize(..episode.value_len_max),
+        );
+        let end = match rng.bool() {
+            true => UnixSeconds::NEVER,
+            false => UnixSeconds(START.0 + rng.u32(10..10_000)),
+        };
+        // What these do depends on what was evicted.
+        let no_more = if episode.is_tight { 6 } else { 9 };
+        match rng.u8(..12) {
+            at if at < 6 || (no_more..9).contains(&at) => Change::Set(number, value, end),
+            6 => Change::Append(number, value[..value.len().min(40)].to_vec()),
+            7 => Change::Add(number, value),
+            8 => Change::Touch(number, end),
+            _ => Change::Delete(number),
+        }
+    }
+
+    fn number(&self) -> u32 {
+        match self {
+            Change::Set(number, ..)
+            | Change::Append(number, _)
+            | Change::Add(number, _)
+            | Change::Touch(number, _)
+            | Change::Delete(number) => *number,
+        }
+    }
+
+    fn make(&self, worker: &mut Worker<'_>) {
+        worker.enter();
+        let key = key(self.number());
+        let hash = worker.hash(&key);
+        let lane = &mut worker.tolls.lane(rig::TENANT);
+        let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
+        match self {
+            Change::Set(_, value, expiry) => {
+                let put = Put {
+                    expiry: *expiry,
+                    ..Put::set(&key, hash, value)
+                };
+                let outcome = store.put(w, lane, &put, now);
+                assert!(matches!(outcome, PutOutcome::Stored { .. }), "{outcome:?}");
+            }
+            Change::Add(_, value) => {
+                let condition = Condition::Absent;
+                let put = Put {
+                    condition,
+                    ..Put::set(&key, hash, value)
+                };
+                store.put(w, lane, &put, now);
+            }
+            Change::Append(_, value) => {
+                store.extend(w, lane, &Put::set(&key, hash, value), Side::Append, now);
+            }
+            Change::Touch(_, expiry) => {
+                store.touch(w, lane, &key, hash, *expiry, now);
+            }
+            Change::Delete(_) => {
+                store.delete(w, lane, &key, hash, Condition::Always, now);
+            }
+        }
+    }
+
+    /// What it makes of the item of its key: value and end.
+    fn apply(&self, item: Option<&Item>) -> Option<Item> {
+        match (self, item) {
+            (Change::Set(_, value, expiry), _) => Some((value.clone(), *expiry)),
+            (Change::Add(_, value), None) => Some((value.clone(), UnixSeconds::NEVER)),
+            (Change::Append(_, more), Some((value, end))) => {
+                Some(([&value[..], more].concat(), *end))
+            }
+            (Change::Touch(_, end), Some((value, _))) => Some((value.clone(), *end)),
+            (Change::Delete(_), _) => None,
+            (_, item) => item.cloned(),
+        }
+    }
+}
+
+type Item = (Vec<u8>, UnixSeconds);
+type Model = BTreeMap<u32, Item>;
+
+fn apply(model: &mut Model, change: &Change) {
+    let number = change.number();
+    match change.apply(model.get(&number)) {
+        Some(item) => drop(model.insert(number, item)),
+        None => drop(model.remove(&number)),
+    }
+}
+
+fn find(worker: &mut Worker<'_>, number: u32) -> Option<Item> {
+    let key = key(number);
+    let hash = worker.hash(&key);
+    let lane = &mut worker.tolls.lane(rig::TENANT);
+    let item = worker.store.get(lane, &key, hash, worker.now)?;
+    let mut value = vec![0; item.value_len()];
+    item.read(lane, &mut value);
+    Some((value, item.expiry()))
+}
+
+/// What the child tells, in memory that both see.
+struct Progress {
+    begun: AtomicU32,
+    done: AtomicU32,
+}
+
+fn shared_progress() -> &'static Progress {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping at an address of the kernel's choice, never unmapped; zero bytes are a
+    // valid `Progress`.
+    unsafe {
+        let page = mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED);
+        &*page.expect("a page").cast::<Progress>()
+    }
+}
+
+/// Runs `program` in a child, which is stopped after each instruction if `each` is there. False
+/// where the machine does not allow that.
+fn in_child(program: impl FnOnce(), each: Option<&mut dyn FnMut()>) -> bool {
+    // To hand the CPU from one to the other and back is quicker than to wake another.
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    let _ = sched_setaffinity(None, &here);
+    // SAFETY: plain system calls. The child goes on with a copy of this thread alone, which takes
+    // no lock that another thread may have held but the allocator's, which glibc hands over.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0, "a child");
+        if child == 0 {
+            if each.is_some() {
+                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                libc::raise(libc::SIGSTOP);
+            }
+            program();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        let wait = |status: &mut i32| assert_eq!(libc::waitpid(child, status, 0), child);
+        wait(&mut status);
+        if let Some(each) = each {
+            if !libc::WIFSTOPPED(status) {
+                return false;
+            }
+            while libc::WIFSTOPPED(status) {
+                let stepped = libc::ptrace(libc::PTRACE_SINGLESTEP, child, 0, 0);
+                assert_eq!(stepped, 0, "a step");
+                wait(&mut status);
+                each();
+            }
+        }
+        assert!(
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            "the child's work"
+        );
+    }
+    true
+}
+
+/// In memory: a disk would write back what is changed all the time.
+fn fast_directory() -> tempfile::TempDir {
+    let fast = Path::new("/dev/shm");
+    let directory = match fast.is_dir() {
+        true => tempfile::tempdir_in(fast),
+        false => tempfile::tempdir(),
+    };
+    directory.expect("a directory")
+}
+
+/// A page: of which file, and which one.
+type Page = (usize, usize);
+const IMAGE: usize = 0;
+const MEDIUM: usize = 1;
+const WORDS: usize = PAGE / 8;
+
+/// Pages of the image and of the medium's file: what they were at some moment.
+struct Pages(Vec<(Page, Box<[u64; WORDS]>)>);
+
+/// A store that a child will work on, and how its bytes are looked at from outside.
+struct Scene {
+    rig: Rig,
+    /// All bytes of the image and of the medium's file, as the child stores them.
+    bytes: [&'static [AtomicU64]; 2],
+    _directory: tempfile::TempDir,
+}
+
+/// The bytes of a file, shared with whoever else has mapped it.
+fn map(path: &Path) -> &'static [AtomicU64] {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.expect("the file");
+    let len = file.metadata().expect("its size").len() as usize;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping at an address of the kernel's choice, never unmapped; words that others
+    // store to are looked at as atomics.
+    unsafe {
+        let first = mmap(
+            std::ptr::null_mut(),
+            len,
+            access,
+            MapFlags::SHARED,
+            &file,
+            0,
+        );
+        std::slice::from_raw_parts(first.expect("a mapping").cast::<AtomicU64>(), len / 8)
+    }
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let directory = fast_directory();
+        let medium = directory.path().join("medium");
+        let mapped = Arc::new(Mapped::file(&medium, SIZE).expect("a medium"));
+        let rig = Rig::on(mapped, config(directory.path())).expect("a store");
+        Scene {
+            rig,
+            bytes: [map(&directory.path().join("image")), map(&medium)],
+            _directory: directory,
+        }
+    }
+
+    fn words(&self, page: Page) -> &[AtomicU64] {
+        &self.bytes[page.0][page.1 * WORDS..][..WORDS]
+    }
+
+    fn page(&self, page: Page) -> Box<[u64; WORDS]> {
+        let words = self.words(page);
+        Box::new(std::array::from_fn(|at| words[at].load(Relaxed)))
+    }
+
+    /// Whether the image is as it was; what the medium holds matters when an image names it.
+    fn is_as(&self, pages: &Pages) -> bool {
+        let is_as = |(page, was): &(Page, Box<[u64; WORDS]>)| {
+            let words = self.words(*page).iter().zip(&was[..]);
+            words.fold(0, |differ, (word, was)| differ | word.load(Relaxed) ^ was) == 0
+        };
+        let of_image = pages.0.iter().filter(|((of, _), _)| *of == IMAGE);
+        of_image.into_iter().all(is_as)
+    }
+
+    fn look(&self, pages: &[Page]) -> Pages {
+        Pages(pages.iter().map(|&page| (page, self.page(page))).collect())
+    }
+
+    /// All pages that are not zero.
+    fn all(&self) -> Pages {
+        let pages = |of: usize| (0..self.bytes[of].len() / WORDS).map(move |page| (of, page));
+        let pages: Vec<Page> = pages(IMAGE).chain(pages(MEDIUM)).collect();
+        let mut all = self.look(&pages);
+        all.0
+            .retain(|(_, words)| words.iter().any(|&word| word != 0));
+        all
+    }
+
+    fn restore(&self, pages: &Pages) {
+        for (page, was) in &pages.0 {
+            let words = self.words(*page).iter().zip(&was[..]);
+            words.for_each(|(word, &was)| word.store(was, Relaxed));
+        }
+    }
+
+    /// Which pages differ from what they were.
+    fn changed(&self, before: &Pages) -> Vec<Page> {
+        let before: BTreeMap<Page, _> = before.0.iter().map(|(page, was)| (*page, was)).collect();
+        let now = self.all();
+        let changed = now
+            .0
+            .iter()
+            .filter(|(page, is)| before.get(page) != Some(&is));
+        let changed = changed.map(|(page, _)| *page);
+        // Notes and counts may be as they were in the end, and not in between.
+        let tables = (0..=COUNTS.1 + 2).map(|page| (IMAGE, page));
+        let all: BTreeSet<Page> = changed.chain(tables).collect();
+        all.into_iter().collect()
+    }
+}
+
+/// A moment at which the child may have been killed.
+struct Moment {
+    begun: usize,
+    done: usize,
+    /// The pages that it changes, as they were.
+    hot: Pages,
+}
+
+/// What an episode came to.
+struct Run {
+    episode: Episode,
+    image_len: u64,
+    base: Pages,
+    moments: Vec<Moment>,
+    /// After each number of changes.
+    models: Vec<Model>,
+    changes: Vec<Change>,
+}
+
+/// Steps a child through an episode; none where the machine does not allow that.
+fn play(episode: Episode) -> Option<Run> {
+    let rng = &mut fastrand::Rng::with_seed(episode.seed);
+    let scene = Scene::new();
+    let mut worker = scene.rig.worker(0);
+    let mut model = Model::new();
+    for _ in 0..episode.before {
+        let change = Change::any(rng, &episode);
+        change.make(&mut worker);
+        apply(&mut model, &change);
+    }
+    let steps = if episode.is_tight { STEPS_TIGHT } else { STEPS };
+    let changes: Vec<Change> = (0..steps).map(|_| Change::any(rng, &episode)).collect();
+    let mut models = vec![model];
+    for change in &changes {
+        let mut next = models.last().expect("one").clone();
+        apply(&mut next, change);
+        models.push(next);
+    }
+    let base = scene.all();
+    let progress = shared_progress();
+    let mut work = || {
+        for change in &changes {
+            progress.begun.fetch_add(1, SeqCst);
+            change.make(&mut worker);
+            progress.done.fetch_add(1, SeqCst);
+        }
+    };
+    // Once without looking, to know where to look.
+    in_child(&mut work, None);
+    let hot = scene.changed(&base);
+    let zero = Pages(
+        hot.iter()
+            .map(|&page| (page, Box::new([0; WORDS])))
+            .collect(),
+    );
+    scene.restore(&zero);
+    scene.restore(&base);
+    progress.begun.store(0, SeqCst);
+    progress.done.store(0, SeqCst);
+
+    let mut moments: Vec<Moment> = Vec::new();
+    let mut each = || {
+        let begun = progress.begun.load(SeqCst) as usize;
+        let done = progress.done.load(SeqCst) as usize;
+        let is_known = moments
+            .last()
+            .is_some_and(|last| (last.begun, last.done) == (begun, done) && scene.is_as(&last.hot));
+        if !is_known {
+            let hot = scene.look(&hot);
+            moments.push(Moment { begun, done, hot });
+        }
+    };
+    let stepped = in_child(work, Some(&mut each));
+    let image_len = scene.bytes[IMAGE].len() as u64 * 8;
+    stepped.then_some(Run {
+        episode,
+        image_len,
+        base,
+        moments,
+        models,
+        changes,
+    })
+}
+
+/// Where copies are opened.
+struct Copies {
+    directory: tempfile::TempDir,
+    medium: Arc<Mapped>,
+}
+
+impl Copies {
+    fn new() -> Copies {
+        Copies {
+            directory: fast_directory(),
+            medium: Arc::new(Mapped::anonymous(SIZE).expect("memory")),
+        }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    /// Lays down the bytes of a moment, as `plant` changes them.
+    fn lay(&self, run: &Run, moment: &Moment, plant: Plant) {
+        let image = File::create(self.image()).expect("a file");
+        image.set_len(run.image_len).expect("its length");
+        let blank = vec![0; SIZE as usize];
+        self.medium
+            .write(&mut Front::default(), 0, &blank, Via::Cached);
+        for ((of, page), words) in run.base.0.iter().chain(&moment.hot.0) {
+            let mut words = words.clone();
+            plant(run, (*of, *page), &mut words);
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let at = (page * PAGE) as u64;
+            match *of {
+                IMAGE => image.write_all_at(&bytes, at).expect("a page"),
+                // The first page of a medium's file is its header.
+                _ if *page == 0 => {}
+                _ => {
+                    self.medium
+                        .write(&mut Front::default(), at - PAGE as u64, &bytes, Via::Cached)
+                }
+            }
+        }
+    }
+
+    fn open(&self) -> Rig {
+        let config = config(self.directory.path());
+        let rig = Rig::on(self.medium.clone(), config).expect("an image that can be used");
+        assert_eq!(rig.store.beginning(), Some(&Beginning::Killed));
+        rig
+    }
+}
+
+/// A fault that is planted: changes a page of the image as if a store had been forgotten.
+type Plant = fn(&Run, Page, &mut [u64; WORDS]);
+
+/// What every moment must allow.
+fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<(), String> {
+    copies.lay(run, moment, plant);
+    let seen = {
+        let rig = copies.open();
+        let mut worker = rig.worker(0);
+        let seen = compare(&mut worker, run, moment)?;
+        if moment.done % 2 == 0 {
+            sweep(&mut worker)?;
+        }
+        seen
+    };
+    // Killed again, in the middle of it or after: the same is there, and it goes on.
+    let rig = copies.open();
+    let mut worker = rig.worker(0);
+    let again: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    if again != seen {
+        return Err("another time something else is there".to_owned());
+    }
+    sweep(&mut worker)?;
+    let items = seen.iter().flatten().count() as u64;
+    let figures = rig.store.figures();
+    if figures.items != items {
+        return Err(format!(
+            "{items} items are found and {} counted",
+            figures.items
+        ));
+    }
+    let at_work = figures.segments.draining + figures.segments.limbo;
+    if at_work != 0 {
+        return Err(format!("{at_work} segments are left at work"));
+    }
+    for number in [0, 1, run.episode.keys] {
+        let value = value_of(&key(number), 77, 50);
+        Change::Set(number, value.clone(), UnixSeconds::NEVER).make(&mut worker);
+        if find(&mut worker, number) != Some((value, UnixSeconds::NEVER)) {
+            return Err(format!("key {number} cannot be set"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a moment allows what it must; a panic is a no.
+fn passes(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> bool {
+    let checked = std::panic::AssertUnwindSafe(|| check(copies, run, moment, plant));
+    std::panic::catch_unwind(checked).is_ok_and(|checked| checked.is_ok())
+}
+
+/// The keys that there are at some time, and some that there are not.
+fn numbers(run: &Run) -> impl Iterator<Item = u32> {
+    let changed = run.changes.iter().map(Change::number);
+    let first = run.models[0].keys().copied();
+    let all: BTreeSet<u32> = changed.chain(first).chain(0..10).collect();
+    all.into_iter()
+}
+
+/// What is found, if it is what may be.
+fn compare(
+    worker: &mut Worker<'_>,
+    run: &Run,
+    moment: &Moment,
+) -> Result<Vec<Option<Item>>, String> {
+    let (done, begun) = (&run.models[moment.done], &run.models[moment.begun]);
+    let mut seen = Vec::new();
+    for number in numbers(run) {
+        let found = find(worker, number);
+        let is_right = found.as_ref() == done.get(&number) || found.as_ref() == begun.get(&number);
+        let is_gone = run.episode.is_tight && found.is_none();
+        if !is_right && !is_gone {
+            let wanted = done.get(&number).map(|(value, end)| (value.len(), *end));
+            let found = found.map(|(value, end)| (value.len(), end));
+            let under_way = run.changes.get(moment.done).map(Change::number);
+            return Err(format!(
+                "key {number}: {found:?} instead of {wanted:?} (length, end), at key {under_way:?}"
+            ));
+        }
+        seen.push(found);
+    }
+    Ok(seen)
+}
+
+fn sweep(worker: &mut Worker<'_>) -> Result<(), String> {
+    while worker.store.sweep(&mut worker.tolls.lane(rig::TENANT)) {}
+    match worker.store.revived() {
+        Some(revived) if revived.chains == revived.chains_all => Ok(()),
+        other => Err(format!("the sweep ended at {other:?}")),
+    }
+}
+
+fn nothing(_: &Run, _: Page, _: &mut [u64; WORDS]) {}
+
+/// Pages of the image (docs/format.md, "Image of a tenant"), for a store of this shape.
+const SEGMENTS: Page = (IMAGE, 4);
+const CHUNKS: Page = (IMAGE, 5);
+const COUNTS: Page = (IMAGE, 6);
+
+/// Makes words as they were when the child began.
+fn forget(run: &Run, page: Page, words: &mut [u64; WORDS], which: std::ops::Range<usize>) {
+    let base = run.base.0.iter().find(|(of, _)| *of == page);
+    let was = base.map_or([0; WORDS], |(_, was)| **was);
+    words[which.clone()].copy_from_slice(&was[which]);
+}
+
+/// What the image would be if a store had been forgotten.
+const FORGOTTEN: [(&str, Plant); 5] = [
+    (
+        "the note of an item on its way to a new bucket",
+        |run, page, words| {
+            if page == COUNTS {
+                forget(run, page, words, 8..WORDS);
+            }
+        },
+    ),
+    ("the count of buckets", |run, page, words| {
+        if page == COUNTS {
+            forget(run, page, words, 0..1);
+        }
+    }),
+    ("the count of the pool's buckets", |run, page, words| {
+        if page == COUNTS {
+            forget(run, page, words, 1..2);
+        }
+    }),
+    ("whose a chunk is", |run, page, words| {
+        if page == CHUNKS {
+            forget(run, page, words, 0..WORDS);
+        }
+    }),
+    ("what a segment is in use for", |run, page, words| {
+        if page == SEGMENTS {
+            forget(run, page, words, 0..WORDS);
+        }
+    }),
+];
+
+/// Whether all are played, which takes some minutes, or some of each kind.
+fn is_long() -> bool {
+    std::env::var_os("NYX_LONG").is_some()
+}
+
+/// Roomy ones with chains and tables that grow, and full ones in which segments are emptied.
+fn episodes() -> Vec<Episode> {
+    let of = |seed, before, keys, value_len_max, is_tight| Episode {
+        seed,
+        before,
+        keys,
+        value_len_max,
+        is_tight,
+    };
+    // The table splits a bucket at 480 items, and for each 7.5 more.
+    let roomy = [
+        of(0, 0, 20, 100, false),
+        of(1, 60, 30, 300, false),
+        of(2, 1500, 900, 60, false),
+        of(3, 2500, 1500, 30, false),
+        of(4, 2600, 1500, 200, false),
+        of(5, 4000, 1000, 100, false),
+        of(6, 2500, 1600, 20, false),
+        of(7, 2300, 1700, 90, false),
+    ];
+    let tight = [
+        of(100, 4000, 1500, 2500, true),
+        of(101, 4100, 1500, 2500, true),
+        of(102, 6000, 2000, 1500, true),
+    ];
+    match is_long() {
+        true => roomy.into_iter().chain(tight).collect(),
+        false => vec![roomy[3], tight[0]],
+    }
+}
+
+#[test]
+fn whatever_the_instruction_nothing_acknowledged_is_lost() {
+    let copies = Copies::new();
+    let mut states = 0;
+    let mut planted = FORGOTTEN.to_vec();
+    for episode in episodes() {
+        let begun = std::time::Instant::now();
+        let Some(run) = play(episode) else {
+            println!("skipped: this machine does not let a process trace its child");
+            return;
+        };
+        let played = begun.elapsed();
+        let finds = |plant| {
+            run.moments
+                .iter()
+                .any(|moment| !passes(&copies, &run, moment, plant))
+        };
+        planted.retain(|(_, plant)| run.episode.is_tight || !finds(*plant));
+        for (at, moment) in run.moments.iter().enumerate() {
+            if let Err(wrong) = check(&copies, &run, moment, nothing) {
+                panic!(
+                    "{episode:?}, moment {at} in change {}: {wrong}",
+                    moment.begun
+                );
+            }
+        }
+        println!(
+            "{episode:?}: {} states, {:?} to play, {:?} to check",
+            run.moments.len(),
+            played,
+            begun.elapsed() - played
+        );
+        states += run.moments.len();
+    }
+    println!("{states} states");
+    let missed: Vec<&str> = planted.iter().map(|(what, _)| *what).collect();
+    assert!(
+        missed.is_empty(),
+        "nobody notices where these are forgotten: {missed:?}"
+    );
+    assert!(states > if is_long() { 10_000 } else { 1_000 }, "{states}");
+}
