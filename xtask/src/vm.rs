@@ -1,0 +1,310 @@
+//! Persistence where it is meant to be: Debian's kernel in an emulated machine with NVDIMMs, ext4
+//! and XFS with direct access on them, indexes that are written to, and power that is cut.
+//!
+//! The tests of direct access of `nyx-media` run there; then the example `power_cut` of `nyx-index`
+//! fills one index of each kind on each filesystem, all at once, and says what is acknowledged,
+//! until QEMU is killed. The next boot, on the same memory, checks what is left, and goes on.
+//!
+//! What this shows: that the kernel grants `MAP_SYNC` where it should and nowhere else, that with it
+//! no block of a file is lost, and that indexes recover at whatever store they were stopped. What
+//! it cannot: emulation has no CPU caches, so a flush that is missing goes unnoticed here; that is
+//! what `nyx_media::pmem::crash` is for. Nor does it measure anything.
+//!
+//! What it never does: install a kernel, mount anything on this machine, use KVM.
+
+mod console;
+mod initramfs;
+mod kernel;
+mod machine;
+
+use crate::packages;
+use crate::run::{Report, cargo, output, target_directory};
+use console::Line;
+use fastrand::Rng;
+use machine::{Machine, NVDIMM_BYTES, Setup};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How often the power is cut.
+const CUTS: usize = 3;
+/// So many acknowledgements of all writers together are waited for at most.
+const LINES_MAX: usize = 2000;
+const FILESYSTEMS: [&str; 2] = ["ext4", "xfs"];
+const INDEXES: [&str; 3] = ["fast-fair", "fp-tree", "skip-list"];
+
+/// Programs with their packages: what runs here, then what runs in the guest.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("dpkg-deb", "dpkg"),
+    ("apt-get", "apt"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+];
+
+/// By writer, `FILESYSTEM/INDEX`, how many of its operations are durable.
+type Counts = BTreeMap<String, u64>;
+
+/// The whole: from the tools to the last check.
+pub(crate) fn run(report: &mut Report) {
+    let found = PROGRAMS.map(|(name, package)| packages::program(name, package));
+    let missing = found.iter().filter_map(|found| found.as_ref().err());
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    if !missing.is_empty() {
+        return report.skip("persistent memory in a machine", &missing.join("; "));
+    }
+    let [qemu, busybox, _, _, ext4, xfs] = found.map(Result::unwrap_or_default);
+    let start = Instant::now();
+    let dir = match target_directory().map(|target| target.join("vm")) {
+        Ok(dir) => dir,
+        Err(why) => return report.check("target directory", Err(why)),
+    };
+    let kernel = match fs::create_dir_all(&dir).map_err(|error| error.to_string()) {
+        Ok(()) => kernel::find(&dir, &busybox),
+        Err(why) => Err(why),
+    };
+    let kernel = match kernel {
+        Ok(kernel) => kernel,
+        Err(why) => return report.skip("Debian's kernel", &why),
+    };
+    told(start, "kernel and tools");
+    let made = programs().and_then(|[power_cut, media_tests]| {
+        let contents = initramfs::Contents {
+            busybox: &busybox,
+            programs: &[
+                ("power_cut", power_cut),
+                ("media_tests", media_tests),
+                ("mkfs.ext4", ext4),
+                ("mkfs.xfs", xfs),
+            ],
+            modules: &kernel.modules,
+        };
+        let initramfs = initramfs::make(&dir, &contents)?;
+        let nvdimms = FILESYSTEMS.map(|name| dir.join(format!("{name}.nvdimm")));
+        Ok(Setup {
+            qemu,
+            kernel: kernel.image,
+            initramfs,
+            nvdimms,
+        })
+    });
+    match made {
+        Ok(setup) => {
+            told(start, "programs and initramfs");
+            Run::new(report, &dir, start).boots(&setup);
+            // Logs stay, large files go.
+            for path in setup.nvdimms.iter().chain([&setup.initramfs]) {
+                let _ = fs::remove_file(path);
+            }
+        }
+        Err(why) => report.check("programs and initramfs", Err(why)),
+    }
+}
+
+/// One line of progress.
+fn told(start: Instant, what: &str) {
+    println!("  vm {:>6.1} s  {what}", start.elapsed().as_secs_f64());
+}
+
+/// The example `power_cut` and the tests of `nyx-media`, as the step `test` builds them.
+fn programs() -> Result<[PathBuf; 2], String> {
+    let power_cut = executable("build", &["--example", "power_cut"], "power_cut")?;
+    let media_tests = executable("test", &["--lib", "--no-run"], "nyx_media")?;
+    Ok([power_cut, media_tests])
+}
+
+/// What a command of cargo builds from the target `name`.
+fn executable(command: &str, args: &[&str], name: &str) -> Result<PathBuf, String> {
+    // As the step `test` selects packages, so that dependencies have the same features.
+    let all = [
+        "--workspace",
+        "--exclude",
+        "xtask",
+        "--message-format",
+        "json",
+    ];
+    let built = output(cargo(command).args(all).args(args))?;
+    let mut found = built.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_it = message["target"]["name"] == name;
+        let executable = message["executable"].as_str().filter(|_| is_it);
+        executable.map(PathBuf::from)
+    });
+    found
+        .next()
+        .ok_or_else(|| format!("cargo {command} built no {name}"))
+}
+
+/// Boots with power cuts between them.
+struct Run<'r> {
+    report: &'r mut Report,
+    dir: &'r Path,
+    start: Instant,
+    seed: u64,
+    rng: Rng,
+    acknowledged: Counts,
+}
+
+impl Run<'_> {
+    fn new<'r>(report: &'r mut Report, dir: &'r Path, start: Instant) -> Run<'r> {
+        let seed = std::env::var("NYX_VM_SEED").ok();
+        let seed = seed.and_then(|text| text.parse().ok());
+        let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+        let writers = FILESYSTEMS.iter().flat_map(|filesystem| {
+            let of = move |index| (format!("{filesystem}/{index}"), 0);
+            INDEXES.iter().map(of)
+        });
+        Run {
+            report,
+            dir,
+            start,
+            seed,
+            rng: Rng::with_seed(seed),
+            acknowledged: writers.collect(),
+        }
+    }
+
+    /// All boots, up to the first that fails.
+    fn boots(mut self, setup: &Setup) {
+        let made = setup.nvdimms.iter().try_for_each(|path| {
+            let made = File::create(path).and_then(|file| file.set_len(NVDIMM_BYTES));
+            made.map_err(|error| format!("{}: {error}", path.display()))
+        });
+        if made.is_err() {
+            return self.report.check("NVDIMMs", made);
+        }
+        for boot in 0..=CUTS {
+            let log = self.dir.join(format!("boot-{boot}.log"));
+            let done = self.boot(setup, boot, &log);
+            let failed = done.is_err();
+            let done = done.map_err(|why| {
+                let (seed, log_path) = (self.seed, log.display());
+                format!("{why} (NYX_VM_SEED={seed})\n{log_path}:\n{}", tail(&log))
+            });
+            self.report.check(&format!("boot {boot}"), done);
+            if failed {
+                return;
+            }
+        }
+    }
+
+    /// One boot: its checks, then writers until the power is cut; the last one goes off by itself.
+    fn boot(&mut self, setup: &Setup, boot: usize, log: &Path) -> Result<(), String> {
+        let mode = match boot {
+            0 => "first",
+            CUTS => "last",
+            _ => "again",
+        };
+        let counts = self.acknowledged.iter();
+        let counts: Vec<String> = counts
+            .map(|(writer, count)| format!("{writer}={count}"))
+            .collect();
+        let words = format!("{mode} {} {}", self.seed, counts.join(" "));
+        let mut machine = Machine::boot(setup, &words, log)?;
+        let mut heard = Heard::default();
+        let cut_at = self.rng.usize(0..LINES_MAX);
+        while let Some(line) = machine.next()? {
+            heard.take(line)?;
+            let all_write = heard.writing.len() == self.acknowledged.len();
+            if all_write && heard.lines >= cut_at {
+                machine.cut();
+                break;
+            }
+        }
+        // What was said before the cut counts, whenever it is heard.
+        while let Some(line) = machine.next()? {
+            heard.take(line)?;
+        }
+        self.judge(boot, &heard)
+    }
+
+    /// Whether all was said that should be, and none of what is durable is lost.
+    fn judge(&mut self, boot: usize, heard: &Heard) -> Result<(), String> {
+        let checks = heard.right.len();
+        let of_writers = |verb: &str| {
+            let names = self.acknowledged.keys();
+            names
+                .map(|writer| format!("{verb} {writer}"))
+                .collect::<Vec<_>>()
+        };
+        let mut expected = vec!["modules".to_owned(), "mounts with DAX".to_owned()];
+        expected.extend(of_writers("check"));
+        if boot == 0 {
+            expected.extend(["/pm/ext4", "/pm/xfs"].map(|at| format!("DAX at {at}")));
+            expected.extend(["/tmp", "/pm/ext4", "/pm/xfs"].map(|at| format!("no DAX at {at}")));
+        }
+        let missing = expected.iter().find(|name| !heard.right.contains(name));
+        if let Some(name) = missing {
+            return Err(format!("the machine ended before the check {name:?}"));
+        }
+        for (writer, acknowledged) in &self.acknowledged {
+            let holds = heard.holds.get(writer);
+            if holds.is_none_or(|holds| holds < acknowledged) {
+                return Err(format!(
+                    "{writer}: {acknowledged} acknowledged, {holds:?} there"
+                ));
+            }
+        }
+        let total = |counts: &Counts| counts.values().sum::<u64>();
+        let (known, held) = (total(&self.acknowledged), total(&heard.holds));
+        self.acknowledged.extend(heard.acknowledged.clone());
+        let now = total(&self.acknowledged);
+        let mut what = format!("boot {boot}: {checks} checks");
+        if boot > 0 {
+            what += &format!("; {known} operations acknowledged before, {held} there");
+        }
+        if boot < CUTS {
+            what += &format!("; power cut with {now} acknowledged");
+        }
+        told(self.start, &what);
+        for name in &heard.right {
+            self.report.check(name, Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// What a machine has said.
+#[derive(Default)]
+struct Heard {
+    /// Names of checks that were right.
+    right: Vec<String>,
+    holds: Counts,
+    acknowledged: Counts,
+    /// Who has acknowledged anything since writers were started that write until they are stopped.
+    writing: BTreeSet<String>,
+    /// And how many acknowledgements that were.
+    lines: usize,
+}
+
+impl Heard {
+    fn take(&mut self, line: Line) -> Result<(), String> {
+        match line {
+            Line::Ok(name) => self.right.push(name),
+            Line::Failed(name) => return Err(format!("{name} failed")),
+            Line::Holds(writer, count) => {
+                self.holds.insert(writer, count);
+            }
+            Line::Acknowledged(writer, count) => {
+                if self.right.last().is_some_and(|name| name == "writers") {
+                    self.writing.insert(writer.clone());
+                    self.lines += 1;
+                }
+                self.acknowledged.insert(writer, count);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &Path) -> String {
+    const TAIL_LINES: usize = 40;
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(TAIL_LINES);
+    lines[from..].join("\n")
+}
