@@ -20,8 +20,7 @@ pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf, String> {
     if apt(&install).is_err() {
         // A fresh image has no package lists.
         let again = update().and_then(|()| apt(&install));
-        let last = |text: String| text.lines().rev().nth(1).unwrap_or_default().to_string();
-        again.map_err(|text| format!("apt-get cannot install {package}: {}", last(text)))?;
+        again.map_err(|why| format!("apt-get cannot install {package}: {why}"))?;
     }
     find(name).ok_or_else(|| format!("the package {package} brought no {name}"))
 }
@@ -33,7 +32,20 @@ pub(crate) fn update() -> Result<(), String> {
 
 fn apt(args: &[&str]) -> Result<String, String> {
     let mut command = Command::new("apt-get");
-    output(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+    short(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// What a command prints; where it fails, its last words only.
+pub(crate) fn short(command: &mut Command) -> Result<String, String> {
+    output(command).map_err(|text| {
+        // The last line is the command with its exit status.
+        let words = text
+            .lines()
+            .rev()
+            .skip(1)
+            .find(|line| !line.trim().is_empty());
+        words.unwrap_or(&text).to_owned()
+    })
 }
 
 fn find(name: &str) -> Option<PathBuf> {

@@ -30,89 +30,96 @@ use std::time::Instant;
 /// How often the power is cut.
 const CUTS: usize = 3;
 /// So many acknowledgements of all writers together are waited for at most.
-const LINES_MAX: usize = 2000;
+const LINES_MAX: usize = 1000;
 const FILESYSTEMS: [&str; 2] = ["ext4", "xfs"];
 const INDEXES: [&str; 3] = ["fast-fair", "fp-tree", "skip-list"];
-
-/// Programs with their packages: what runs here, then what runs in the guest.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("dpkg-deb", "dpkg"),
-    ("apt-get", "apt"),
-    ("mkfs.ext4", "e2fsprogs"),
-    ("mkfs.xfs", "xfsprogs"),
-];
 
 /// By writer, `FILESYSTEM/INDEX`, how many of its operations are durable.
 type Counts = BTreeMap<String, u64>;
 
 /// The whole: from the tools to the last check.
 pub(crate) fn run(report: &mut Report) {
-    let found = PROGRAMS.map(|(name, package)| packages::program(name, package));
-    let missing = found.iter().filter_map(|found| found.as_ref().err());
-    let missing: Vec<&str> = missing.map(String::as_str).collect();
-    if !missing.is_empty() {
-        return report.skip("persistent memory in a machine", &missing.join("; "));
-    }
-    let [qemu, busybox, _, _, ext4, xfs] = found.map(Result::unwrap_or_default);
+    const NAME: &str = "emulated machine";
     let start = Instant::now();
-    let dir = match target_directory().map(|target| target.join("vm")) {
-        Ok(dir) => dir,
-        Err(why) => return report.check("target directory", Err(why)),
+    let dir = match target_directory() {
+        Ok(target) => target.join("vm"),
+        Err(why) => return report.check(NAME, Err(why)),
     };
-    let kernel = match fs::create_dir_all(&dir).map_err(|error| error.to_string()) {
-        Ok(()) => kernel::find(&dir, &busybox),
-        Err(why) => Err(why),
+    let found = Tools::find().and_then(|tools| kernel::download(&dir).map(|()| tools));
+    let tools = match found {
+        Ok(tools) => tools,
+        Err(reason) => return report.skip(NAME, &reason),
     };
-    let kernel = match kernel {
-        Ok(kernel) => kernel,
-        Err(why) => return report.skip("Debian's kernel", &why),
+    told(start, "tools and Debian's kernel");
+    let setup = match setup(&dir, tools) {
+        Ok(setup) => setup,
+        Err(why) => return report.check(NAME, Err(why)),
     };
-    told(start, "kernel and tools");
-    let made = programs().and_then(|[power_cut, media_tests]| {
-        let contents = initramfs::Contents {
-            busybox: &busybox,
-            programs: &[
-                ("power_cut", power_cut),
-                ("media_tests", media_tests),
-                ("mkfs.ext4", ext4),
-                ("mkfs.xfs", xfs),
-            ],
-            modules: &kernel.modules,
-        };
-        let initramfs = initramfs::make(&dir, &contents)?;
-        let nvdimms = FILESYSTEMS.map(|name| dir.join(format!("{name}.nvdimm")));
-        Ok(Setup {
-            qemu,
-            kernel: kernel.image,
-            initramfs,
-            nvdimms,
-        })
-    });
-    match made {
-        Ok(setup) => {
-            told(start, "programs and initramfs");
-            Run::new(report, &dir, start).boots(&setup);
-            // Logs stay, large files go.
-            for path in setup.nvdimms.iter().chain([&setup.initramfs]) {
-                let _ = fs::remove_file(path);
-            }
-        }
-        Err(why) => report.check("programs and initramfs", Err(why)),
+    told(start, "programs and initramfs");
+    Run::new(report, &dir, start).boots(&setup);
+    // Logs stay, large files go.
+    for path in setup.nvdimms.iter().chain([&setup.initramfs]) {
+        let _ = fs::remove_file(path);
     }
+}
+
+/// Programs of Debian: the first two run here, all but the first in the guest.
+struct Tools {
+    qemu: PathBuf,
+    busybox: PathBuf,
+    mkfs_ext4: PathBuf,
+    mkfs_xfs: PathBuf,
+}
+
+impl Tools {
+    /// Where they are; what is missing is the reason to skip.
+    fn find() -> Result<Tools, String> {
+        let found = [
+            ("qemu-system-x86_64", "qemu-system-x86"),
+            ("busybox", "busybox-static"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("mkfs.xfs", "xfsprogs"),
+        ]
+        .map(|(name, package)| packages::program(name, package));
+        if let [Ok(qemu), Ok(busybox), Ok(mkfs_ext4), Ok(mkfs_xfs)] = found {
+            return Ok(Tools {
+                qemu,
+                busybox,
+                mkfs_ext4,
+                mkfs_xfs,
+            });
+        }
+        let missing: Vec<String> = found.into_iter().filter_map(Result::err).collect();
+        Err(missing.join("; "))
+    }
+}
+
+/// What is booted, all of it made.
+fn setup(dir: &Path, tools: Tools) -> Result<Setup, String> {
+    let kernel = kernel::find(dir, &tools.busybox)?;
+    let power_cut = executable("build", &["--example", "power_cut"], "power_cut")?;
+    let media_tests = executable("test", &["--lib", "--no-run"], "nyx_media")?;
+    let contents = initramfs::Contents {
+        busybox: &tools.busybox,
+        programs: &[
+            ("power_cut", power_cut),
+            ("media_tests", media_tests),
+            ("mkfs.ext4", tools.mkfs_ext4),
+            ("mkfs.xfs", tools.mkfs_xfs),
+        ],
+        modules: &kernel.modules,
+    };
+    Ok(Setup {
+        qemu: tools.qemu,
+        kernel: kernel.image,
+        initramfs: initramfs::make(dir, &contents)?,
+        nvdimms: FILESYSTEMS.map(|name| dir.join(format!("{name}.nvdimm"))),
+    })
 }
 
 /// One line of progress.
 fn told(start: Instant, what: &str) {
     println!("  vm {:>6.1} s  {what}", start.elapsed().as_secs_f64());
-}
-
-/// The example `power_cut` and the tests of `nyx-media`, as the step `test` builds them.
-fn programs() -> Result<[PathBuf; 2], String> {
-    let power_cut = executable("build", &["--example", "power_cut"], "power_cut")?;
-    let media_tests = executable("test", &["--lib", "--no-run"], "nyx_media")?;
-    Ok([power_cut, media_tests])
 }
 
 /// What a command of cargo builds from the target `name`.

@@ -48,7 +48,7 @@ enum Command {
         #[arg(long, default_value_t = u64::MAX)]
         operations: u64,
         /// Operations from one acknowledgement to the next.
-        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
         every: u64,
     },
     /// Checks the index.

@@ -18,42 +18,69 @@ const PACKAGE: &str = "linux-image-amd64";
 /// ask for by name.
 const MODULES: &[&str] = &["crc32c_generic", "nfit", "nd_pmem", "ext4", "xfs"];
 
+/// The file that says for which modules a kernel was kept.
+const MADE_FOR: &str = "made-for";
+
 /// A kernel with the modules to load, in their order.
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) modules: Vec<PathBuf>,
 }
 
-/// The kernel below `dir`, downloaded and unpacked where it is not there yet.
-pub(super) fn find(dir: &Path, busybox: &Path) -> Result<Kernel, String> {
-    let kept = dir.join("kernel");
-    // Whatever was made for other modules is made again.
-    let made_for = kept.join("made-for");
-    let wanted = MODULES.join(" ");
-    if fs::read_to_string(&made_for).ok().as_deref() != Some(&wanted) {
-        let unpacked = dir.join("unpacked");
-        empty(&unpacked)?;
-        empty(&kept)?;
-        let made = unpack(&unpacked).and_then(|()| keep(&unpacked, &kept, busybox));
-        // Some 500 MB.
-        let removed = fs::remove_dir_all(&unpacked).map_err(|error| error.to_string());
-        made.and(removed)?;
-        fs::write(&made_for, wanted).map_err(|error| error.to_string())?;
-    }
-    let mut modules = list(&kept.join("modules"))?;
-    modules.sort();
-    let image = kept.join("vmlinuz");
-    Ok(Kernel { image, modules })
+/// Where the package is unpacked, some 500 MB for as long as that takes.
+fn unpacked(dir: &Path) -> PathBuf {
+    dir.join("unpacked")
 }
 
-/// Downloads the package into `dir` and unpacks it there.
-fn unpack(dir: &Path) -> Result<(), String> {
-    let apt =
-        |program: &str, args: &[&str]| output(Command::new(program).args(args).current_dir(dir));
+/// Where what is needed of it stays.
+fn kept(dir: &Path) -> PathBuf {
+    dir.join("kernel")
+}
+
+/// Whether nothing is to be downloaded. What was kept for other modules does not count.
+fn is_kept(dir: &Path) -> bool {
+    let made_for = fs::read_to_string(kept(dir).join(MADE_FOR));
+    made_for.is_ok_and(|modules| modules == MODULES.join(" "))
+}
+
+/// Downloads the package, where it is needed; the error is the reason to skip.
+pub(super) fn download(dir: &Path) -> Result<(), String> {
+    if is_kept(dir) {
+        return Ok(());
+    }
+    let into = unpacked(dir);
+    empty(&into)?;
+    let apt = |program: &str, args: &[&str]| {
+        packages::short(Command::new(program).args(args).current_dir(&into))
+    };
     let depends = || apt("apt-cache", &["depends", PACKAGE]).and_then(|text| dependency(&text));
     let download = || depends().and_then(|package| apt("apt-get", &["download", "-q", &package]));
     // A fresh image has no package lists.
-    download().or_else(|_| packages::update().and_then(|()| download()))?;
+    let downloaded = download().or_else(|_| packages::update().and_then(|()| download()));
+    downloaded
+        .map(|_| ())
+        .map_err(|why| format!("apt-get cannot download {PACKAGE}: {why}"))
+}
+
+/// The kernel, unpacked where that was not done before.
+pub(super) fn find(dir: &Path, busybox: &Path) -> Result<Kernel, String> {
+    let (from, into) = (unpacked(dir), kept(dir));
+    if !is_kept(dir) {
+        empty(&into)?;
+        let made = unpack(&from).and_then(|()| keep(&from, &into, busybox));
+        let removed = fs::remove_dir_all(&from).map_err(|error| error.to_string());
+        made.and(removed)?;
+        let written = fs::write(into.join(MADE_FOR), MODULES.join(" "));
+        written.map_err(|error| error.to_string())?;
+    }
+    let mut modules = list(&into.join("modules"))?;
+    modules.sort();
+    let image = into.join("vmlinuz");
+    Ok(Kernel { image, modules })
+}
+
+/// Unpacks the package that is in `dir`.
+fn unpack(dir: &Path) -> Result<(), String> {
     let is_package = |path: &PathBuf| path.extension() == Some(OsStr::new("deb"));
     let package = list(dir)?.into_iter().find(is_package);
     let package = package.ok_or("apt-get downloaded no package")?;
