@@ -3,11 +3,12 @@
 //!
 //! The tests of direct access of `nyx-media` run there; then the example `power_cut` of `nyx-index`
 //! fills one index of each kind on each filesystem, all at once, and says what is acknowledged,
-//! until QEMU is killed. The next boot, on the same memory, checks what is left, and goes on.
+//! until QEMU is killed. The next boot, on the same memory, checks what is left, and goes on; one
+//! is killed while it checks.
 //!
-//! What this shows: that the kernel grants `MAP_SYNC` where it should and nowhere else, that with it
-//! no block of a file is lost, and that indexes recover at whatever store they were stopped. What
-//! it cannot: emulation has no CPU caches, so a flush that is missing goes unnoticed here; that is
+//! What this shows: that the kernel grants `MAP_SYNC` where it should and nowhere else, that with
+//! it no block of a file is lost, and that indexes recover wherever these few cuts struck. What it
+//! cannot: emulation has no CPU caches, so a flush that is missing goes unnoticed here; that is
 //! what `nyx_media::pmem::crash` is for. Nor does it measure anything.
 //!
 //! What it never does: install a kernel, mount anything on this machine, use KVM.
@@ -27,8 +28,17 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How often the power is cut.
-const CUTS: usize = 3;
+/// When the power of a boot is cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Writing,
+    /// While indexes are opened and looked at, after another cut.
+    Checking,
+    /// It goes off by itself.
+    Never,
+}
+
+const BOOTS: [Cut; 4] = [Cut::Writing, Cut::Checking, Cut::Writing, Cut::Never];
 /// So many acknowledgements of all writers together are waited for at most.
 const LINES_MAX: usize = 1000;
 const FILESYSTEMS: [&str; 2] = ["ext4", "xfs"];
@@ -182,9 +192,10 @@ impl Run<'_> {
         if made.is_err() {
             return self.report.check("NVDIMMs", made);
         }
-        for boot in 0..=CUTS {
+        for (boot, cut) in BOOTS.into_iter().enumerate() {
             let log = self.dir.join(format!("boot-{boot}.log"));
-            let done = self.boot(setup, boot, &log);
+            let heard = self.boot(setup, boot, cut, &log);
+            let done = heard.and_then(|heard| self.judge(boot, cut, &heard));
             let failed = done.is_err();
             let done = done.map_err(|why| {
                 let (seed, log_path) = (self.seed, log.display());
@@ -197,73 +208,87 @@ impl Run<'_> {
         }
     }
 
-    /// One boot: its checks, then writers until the power is cut; the last one goes off by itself.
-    fn boot(&mut self, setup: &Setup, boot: usize, log: &Path) -> Result<(), String> {
-        let mode = match boot {
-            0 => "first",
-            CUTS => "last",
+    /// One boot: its checks, then writers, up to its end.
+    fn boot(&mut self, setup: &Setup, boot: usize, cut: Cut, log: &Path) -> Result<Heard, String> {
+        let mode = match (boot, cut) {
+            (0, _) => "first",
+            (_, Cut::Never) => "last",
             _ => "again",
         };
         let counts = self.acknowledged.iter();
-        let counts: Vec<String> = counts
-            .map(|(writer, count)| format!("{writer}={count}"))
-            .collect();
-        let words = format!("{mode} {} {}", self.seed, counts.join(" "));
+        let counts = counts.map(|(writer, count)| format!(" {writer}={count}"));
+        let words = format!("{mode} {}{}", self.seed, counts.collect::<String>());
+        let (lines, writers) = (self.rng.usize(0..LINES_MAX), self.acknowledged.len());
+        // The first two are modules and mounts.
+        let checks = 2 + self.rng.usize(0..writers);
         let mut machine = Machine::boot(setup, &words, log)?;
         let mut heard = Heard::default();
-        let cut_at = self.rng.usize(0..LINES_MAX);
-        while let Some(line) = machine.next()? {
-            heard.take(line)?;
-            let all_write = heard.writing.len() == self.acknowledged.len();
-            if all_write && heard.lines >= cut_at {
-                machine.cut();
-                break;
-            }
-        }
+        let mut is_cut = false;
         // What was said before the cut counts, whenever it is heard.
         while let Some(line) = machine.next()? {
             heard.take(line)?;
+            let is_time = match cut {
+                Cut::Writing => heard.lines >= lines && heard.writing.len() == writers,
+                Cut::Checking => heard.right.len() >= checks,
+                Cut::Never => false,
+            };
+            if is_time && !is_cut {
+                machine.cut();
+                is_cut = true;
+            }
         }
-        self.judge(boot, &heard)
+        match is_cut || cut == Cut::Never {
+            true => Ok(heard),
+            false => Err("the machine ended by itself".to_owned()),
+        }
+    }
+
+    /// The checks that must have been made.
+    fn expected(&self, boot: usize, cut: Cut) -> Vec<String> {
+        let mut names = vec!["modules".to_owned(), "mounts with DAX".to_owned()];
+        if boot == 0 {
+            names.extend(["/mnt/ext4", "/mnt/xfs"].map(|at| format!("DAX at {at}")));
+            names.extend(["/tmp", "/mnt/ext4", "/mnt/xfs"].map(|at| format!("no DAX at {at}")));
+        }
+        if cut != Cut::Checking {
+            let writers = self.acknowledged.keys();
+            names.extend(writers.map(|writer| format!("check {writer}")));
+        }
+        if cut == Cut::Never {
+            names.push("unmounts".to_owned());
+        }
+        names
     }
 
     /// Whether all was said that should be, and none of what is durable is lost.
-    fn judge(&mut self, boot: usize, heard: &Heard) -> Result<(), String> {
-        let checks = heard.right.len();
-        let of_writers = |verb: &str| {
-            let names = self.acknowledged.keys();
-            names
-                .map(|writer| format!("{verb} {writer}"))
-                .collect::<Vec<_>>()
-        };
-        let mut expected = vec!["modules".to_owned(), "mounts with DAX".to_owned()];
-        expected.extend(of_writers("check"));
-        if boot == 0 {
-            expected.extend(["/pm/ext4", "/pm/xfs"].map(|at| format!("DAX at {at}")));
-            expected.extend(["/tmp", "/pm/ext4", "/pm/xfs"].map(|at| format!("no DAX at {at}")));
-        }
+    fn judge(&mut self, boot: usize, cut: Cut, heard: &Heard) -> Result<(), String> {
+        let expected = self.expected(boot, cut);
         let missing = expected.iter().find(|name| !heard.right.contains(name));
         if let Some(name) = missing {
             return Err(format!("the machine ended before the check {name:?}"));
         }
-        for (writer, acknowledged) in &self.acknowledged {
-            let holds = heard.holds.get(writer);
-            if holds.is_none_or(|holds| holds < acknowledged) {
-                return Err(format!(
-                    "{writer}: {acknowledged} acknowledged, {holds:?} there"
-                ));
-            }
+        let mut ahead = 0;
+        for (writer, holds) in &heard.holds {
+            let acknowledged = self.acknowledged.get(writer).copied();
+            let more = holds.checked_sub(acknowledged.ok_or("a writer of its own")?);
+            ahead += more.ok_or_else(|| format!("{writer}: {holds} of {acknowledged:?} there"))?;
         }
-        let total = |counts: &Counts| counts.values().sum::<u64>();
-        let (known, held) = (total(&self.acknowledged), total(&heard.holds));
+        let before: u64 = self.acknowledged.values().sum();
         self.acknowledged.extend(heard.acknowledged.clone());
-        let now = total(&self.acknowledged);
-        let mut what = format!("boot {boot}: {checks} checks");
+        let after: u64 = self.acknowledged.values().sum();
+        let mut what = format!("boot {boot}: {} checks", heard.right.len());
         if boot > 0 {
-            what += &format!("; {known} operations acknowledged before, {held} there");
+            let indexes = heard.holds.len();
+            what +=
+                &format!("; {before} operations acknowledged, {ahead} more in {indexes} indexes");
         }
-        if boot < CUTS {
-            what += &format!("; power cut with {now} acknowledged");
+        what += match cut {
+            Cut::Writing => "; power cut while writing",
+            Cut::Checking => "; power cut while checking",
+            Cut::Never => "",
+        };
+        if after > before {
+            what += &format!(", {after} acknowledged");
         }
         told(self.start, &what);
         for name in &heard.right {

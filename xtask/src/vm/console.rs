@@ -18,7 +18,7 @@ pub(super) enum Line {
 
 impl Line {
     /// Where filesystems of the guest are mounted; what follows names the writer.
-    const MOUNTS: &str = "/pm/";
+    const MOUNTS: &str = "/mnt/";
 
     pub(super) fn parse(text: &str) -> Option<Line> {
         let text = text.trim_end();
@@ -55,15 +55,15 @@ mod tests {
             ),
             ("failed modules\n", Some(Line::Failed("modules".to_owned()))),
             (
-                "acknowledged 128 in /pm/ext4/fp-tree\r\n",
+                "acknowledged 128 in /mnt/ext4/fp-tree\r\n",
                 Some(Line::Acknowledged(writer(), 128)),
             ),
             (
-                "holds 131 in /pm/ext4/fp-tree",
+                "holds 131 in /mnt/ext4/fp-tree",
                 Some(Line::Holds(writer(), 131)),
             ),
             ("acknowledged 12", None),
-            ("acknowledged many in /pm/ext4/fp-tree", None),
+            ("acknowledged many in /mnt/ext4/fp-tree", None),
             ("[    4.1] EXT4-fs (pmem0): mounted filesystem", None),
             ("", None),
         ];

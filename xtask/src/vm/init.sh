@@ -1,11 +1,11 @@
-#!/bin/busybox sh
+#!/usr/bin/busybox sh
 # The first process of the machine that `cargo xtask test vm` starts. The kernel's command line says
 # what it is to do: first, again or last; a seed; and FILESYSTEM/INDEX=ACKNOWLEDGED of each writer.
 # It answers on the console, a line for each check: `ok NAME` or `failed NAME`.
 
-/bin/busybox --install -s /bin
-export PATH=/bin RUST_TEST_THREADS=1
-mkdir -p /proc /sys /dev /tmp /pm/ext4 /pm/xfs
+/usr/bin/busybox --install -s /usr/bin
+export PATH=/usr/bin RUST_TEST_THREADS=1
+mkdir -p /proc /sys /dev /tmp /mnt/ext4 /mnt/xfs
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -48,29 +48,29 @@ make_filesystems() {
         mkfs.ext4 -q -b 4096 /dev/pmem0 && mkfs.xfs -q -m reflink=0 /dev/pmem1
 }
 
-# With dax=always or dax=never; a filesystem that cannot have it mounts without, so /proc/mounts tells.
+# With dax=always or dax=never. Where there can be none XFS mounts without it: /proc/mounts tells.
 mount_all() {
     wait_for /dev/pmem0 && wait_for /dev/pmem1 &&
-        mount -t ext4 -o "dax=$1" /dev/pmem0 /pm/ext4 &&
-        mount -t xfs -o "dax=$1" /dev/pmem1 /pm/xfs &&
+        mount -t ext4 -o "dax=$1" /dev/pmem0 /mnt/ext4 &&
+        mount -t xfs -o "dax=$1" /dev/pmem1 /mnt/xfs &&
         [ "$(grep -c "dax=$1" /proc/mounts)" = 2 ]
 }
 
 unmount_all() {
-    umount /pm/ext4 && umount /pm/xfs
+    umount /mnt/ext4 && umount /mnt/xfs
 }
 
 # power_cut COMMAND NAME=ACKNOWLEDGED [OPTION...]
 power_cut() {
     local command=$1 writer=${2%=*} acknowledged=${2#*=}
     shift 2
-    /bin/power_cut "$command" "/pm/$writer" --index "${writer#*/}" --seed "$seed" \
+    /usr/bin/power_cut "$command" "/mnt/$writer" --index "${writer#*/}" --seed "$seed" \
         --acknowledged "$acknowledged" "$@"
 }
 
 # One test of nyx-media; a name that is none of its would pass as no test at all.
 media_test() {
-    /bin/media_tests --include-ignored --exact "mapped::tests::$1" | tee /tmp/out
+    /usr/bin/media_tests --include-ignored --exact "mapped::tests::$1" | tee /tmp/out
     grep -q '^test result: ok. 1 passed' /tmp/out
 }
 
@@ -78,13 +78,13 @@ media_test() {
 first() {
     check filesystems make_filesystems
     check 'mounts without DAX' mount_all never
-    for directory in /tmp /pm/ext4 /pm/xfs; do
+    for directory in /tmp /mnt/ext4 /mnt/xfs; do
         export NYX_NO_DAX_DIR=$directory
         check "no DAX at $directory" media_test direct_access_is_refused_where_there_is_none
     done
     check 'unmounts' unmount_all
     check 'mounts with DAX' mount_all always
-    for directory in /pm/ext4 /pm/xfs; do
+    for directory in /mnt/ext4 /mnt/xfs; do
         export NYX_DAX_DIR=$directory
         check "DAX at $directory" media_test direct_access_keeps_bytes_and_says_how_they_were_left
     done

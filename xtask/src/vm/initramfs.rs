@@ -17,7 +17,7 @@ const INIT: &str = include_str!("init.sh");
 /// What goes into the archive.
 pub(super) struct Contents<'c> {
     pub(super) busybox: &'c Path,
-    /// Programs by the names that they get in `/bin`.
+    /// Programs by the names that they get in `/usr/bin`.
     pub(super) programs: &'c [(&'c str, PathBuf)],
     /// Loaded in this order.
     pub(super) modules: &'c [PathBuf],
@@ -47,9 +47,9 @@ pub(super) fn make(dir: &Path, contents: &Contents) -> Result<PathBuf, String> {
     Ok(dir.join("initramfs"))
 }
 
-/// A program as `/bin/NAME`, and its libraries where the loader looks for them.
+/// A program as `/usr/bin/NAME`, and its libraries where the loader looks for them.
 fn add_program(root: &Path, program: &Path, name: &str) -> Result<(), String> {
-    copy(program, &root.join("bin").join(name))?;
+    copy(program, &root.join("usr/bin").join(name))?;
     // A program that is linked statically makes ldd fail.
     let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
     for library in libraries(&listed) {
@@ -79,12 +79,12 @@ mod tests {
     #[test]
     fn libraries_are_read_from_ldd() {
         let listed = "\tlinux-vdso.so.1 (0x00007f8)\n\
-                      \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f9)\n\
-                      \t/lib64/ld-linux-x86-64.so.2 (0x00007fa)\n";
+                      \tlibc.so.6 => /usr/lib/x86_64-linux-gnu/libc.so.6 (0x00007f9)\n\
+                      \t/usr/lib64/ld-linux-x86-64.so.2 (0x00007fa)\n";
         let found: Vec<&str> = super::libraries(listed).collect();
         let expected = [
-            "/lib/x86_64-linux-gnu/libc.so.6",
-            "/lib64/ld-linux-x86-64.so.2",
+            "/usr/lib/x86_64-linux-gnu/libc.so.6",
+            "/usr/lib64/ld-linux-x86-64.so.2",
         ];
         assert_eq!(found, expected);
     }

@@ -55,7 +55,7 @@ impl Machine {
         }
         qemu.arg("-kernel").arg(&setup.kernel);
         qemu.arg("-initrd").arg(&setup.initramfs);
-        let line = format!("console=ttyS0 quiet panic=-1 mitigations=off -- {words}");
+        let line = format!("console=ttyS0 quiet panic=-1 oops=panic mitigations=off -- {words}");
         qemu.args(["-append", &line]);
         let started = |error: std::io::Error| format!("{}: {error}", setup.qemu.display());
         let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
