@@ -8,6 +8,7 @@ mod packages;
 mod run;
 mod smoke;
 mod steps;
+mod vm;
 
 use run::Report;
 use std::process::ExitCode;
@@ -18,7 +19,8 @@ const USAGE: &str = "cargo xtask COMMAND
   steps               list the steps of test
   docs                write docs/knobs.md from the knob table
   fuzz [SECONDS]      run the libFuzzer targets (needs cargo-fuzz), 60 s each by default
-  smoke               build the release binary and talk to it";
+  smoke               build the release binary and talk to it
+  vm-test             cut the power of an emulated machine with persistent memory";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["smoke"] => steps::test(&["smoke"]),
+        ["vm-test"] => steps::test(&["vm"]),
         ["docs"] => only("docs", steps::write_docs),
         ["fuzz"] => only("fuzz", |report| fuzz::libfuzzer(report, 60)),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {

@@ -16,26 +16,43 @@ pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf, String> {
             "{name} is missing: install the Debian package {package}"
         ));
     }
-    let apt = |args: &[&str]| {
-        output(
-            Command::new("apt-get")
-                .args(args)
-                .env("DEBIAN_FRONTEND", "noninteractive"),
-        )
-    };
     let install = ["install", "-y", "-q", "--no-install-recommends", package];
     if apt(&install).is_err() {
         // A fresh image has no package lists.
-        let again = apt(&["update", "-q"]).and_then(|_| apt(&install));
-        let last = |text: String| text.lines().rev().nth(1).unwrap_or_default().to_string();
-        again.map_err(|text| format!("apt-get cannot install {package}: {}", last(text)))?;
+        let again = update().and_then(|()| apt(&install));
+        again.map_err(|why| format!("apt-get cannot install {package}: {why}"))?;
     }
     find(name).ok_or_else(|| format!("the package {package} brought no {name}"))
 }
 
+/// Brings the lists of packages up to date.
+pub(crate) fn update() -> Result<(), String> {
+    apt(&["update", "-q"]).map(|_| ())
+}
+
+fn apt(args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new("apt-get");
+    short(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// What a command prints; where it fails, its last words only.
+pub(crate) fn short(command: &mut Command) -> Result<String, String> {
+    output(command).map_err(|text| {
+        // The last line is the command with its exit status.
+        let words = text
+            .lines()
+            .rev()
+            .skip(1)
+            .find(|line| !line.trim().is_empty());
+        words.unwrap_or(&text).to_owned()
+    })
+}
+
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
+    // Where programs for root are, which others may run too.
     std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
 }

@@ -159,6 +159,17 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target_directory() -> Result<PathBuf, String> {
+    let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(metadata.trim()).map_err(|error| error.to_string())?;
+    let target = metadata["target_directory"].as_str();
+    target
+        .map(PathBuf::from)
+        .ok_or_else(|| "no target directory".to_owned())
+}
+
 /// The end of a long text, set off from the lines of steps.
 fn indented(text: &str) -> String {
     const LINES_MAX: usize = 200;

@@ -4,7 +4,7 @@
 //! What it never does: wait without a deadline, or leave a process behind.
 
 use crate::packages;
-use crate::run::{Report, cargo, output, root};
+use crate::run::{Report, cargo, output, root, target_directory};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -49,13 +49,7 @@ pub(crate) fn run(report: &mut Report) {
 /// The path of a fresh release binary.
 pub(crate) fn build() -> Result<PathBuf, String> {
     output(cargo("build").args(["--release", "--package", "nyx"]))?;
-    let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(metadata.trim()).map_err(|error| error.to_string())?;
-    let target = metadata["target_directory"]
-        .as_str()
-        .ok_or("no target directory")?;
-    Ok(Path::new(target).join("release/nyx"))
+    Ok(target_directory()?.join("release/nyx"))
 }
 
 /// What the command line promises of exit codes, and that each failure names its cause.

@@ -3,7 +3,7 @@
 //! What they never do: depend on each other. Each builds what it needs, so any can run alone.
 
 use crate::run::{Report, cargo, output, root};
-use crate::{figures, fuzz, smoke};
+use crate::{figures, fuzz, smoke, vm};
 use std::process::{Command, ExitCode};
 
 struct Step {
@@ -53,6 +53,11 @@ const STEPS: &[Step] = &[
         name: "smoke",
         what: "the release binary, by its users' means",
         run: smoke::run,
+    },
+    Step {
+        name: "vm",
+        what: "power cuts of an emulated machine with persistent memory",
+        run: vm::run,
     },
     Step {
         name: "figures",

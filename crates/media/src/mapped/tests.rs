@@ -219,6 +219,59 @@ fn dax_works_or_says_why_not() {
     }
 }
 
+/// A directory that a variable names, for tests that need one of a kind that few machines have.
+fn named(variable: &str) -> tempfile::TempDir {
+    let parent = std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set"));
+    tempfile::tempdir_in(parent).expect("a directory there")
+}
+
+#[test]
+#[ignore = "needs persistent memory at NYX_DAX_DIR: cargo xtask test vm has it"]
+fn direct_access_keeps_bytes_and_says_how_they_were_left() {
+    let directory = named("NYX_DAX_DIR");
+    let path = data_file(&directory);
+    let front = &mut Front::default();
+    for expected in [Origin::Fresh, Origin::Dirty] {
+        let medium = Mapped::dax(&path, LEN).expect("direct access");
+        assert_eq!((medium.kind(), medium.origin()), (Kind::Dax, expected));
+        assert!(medium.describe().contains("power loss (cache-line flush)"));
+        round_trip(&medium);
+        medium.write(front, LEN - 5, b"hello", Via::NonTemporal);
+        medium.persist(front, LEN - 5, 5);
+    }
+    let medium = Mapped::dax(&path, LEN).expect("direct access");
+    medium.mark_clean().expect("a clean mark");
+    drop(medium);
+    let medium = Mapped::dax(&path, LEN).expect("direct access");
+    assert_eq!(medium.origin(), Origin::Clean);
+    let mut seen = [0; 5];
+    medium.read(front, LEN - 5, &mut seen);
+    assert_eq!(&seen, b"hello");
+    let in_use = Mapped::dax(&path, LEN).expect_err("it is open");
+    assert!(in_use.to_string().contains("in use"), "{in_use}");
+    drop(medium);
+    patch(&path, 20, &[1]);
+    let damaged = Mapped::dax(&path, LEN).expect_err("a damaged header");
+    assert!(damaged.to_string().contains("checksum"), "{damaged}");
+}
+
+#[test]
+#[ignore = "needs a filesystem without direct access at NYX_NO_DAX_DIR: cargo xtask test vm has it"]
+fn direct_access_is_refused_where_there_is_none() {
+    let directory = named("NYX_NO_DAX_DIR");
+    let path = data_file(&directory);
+    let refused = || {
+        let error = Mapped::dax(&path, LEN).expect_err("no direct access");
+        assert!(matches!(error, MediaError::NoDax { .. }), "{error}");
+        error.to_string()
+    };
+    assert!(refused().contains("MAP_SYNC"));
+    assert!(!path.exists(), "a refused file is left behind");
+    let path = made(&directory);
+    assert!(refused().contains("-o dax"));
+    assert!(path.exists(), "a file that was here before is gone");
+}
+
 #[test]
 fn pretouching_changes_nothing() {
     let directory = directory();

@@ -1,0 +1,122 @@
+//! One boot of the emulated machine: QEMU with two NVDIMMs, whose files outlive it, and a console
+//! that is read line by line and kept in a log.
+//!
+//! What it never does: use KVM, which on some machines opens and boots nothing; wait without a
+//! deadline; or leave a process behind.
+
+use super::console::Line;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Each filesystem's memory; XFS makes none below 300 MB.
+pub(super) const NVDIMM_BYTES: u64 = 320 << 20;
+/// A boot with its work takes about 20 s.
+const BOOT_MAX: Duration = Duration::from_secs(150);
+
+/// What to boot.
+pub(super) struct Setup {
+    pub(super) qemu: PathBuf,
+    pub(super) kernel: PathBuf,
+    pub(super) initramfs: PathBuf,
+    pub(super) nvdimms: [PathBuf; 2],
+}
+
+/// A machine that runs; its power is cut when this is dropped.
+pub(super) struct Machine {
+    child: Child,
+    lines: Receiver<Line>,
+    deadline: Instant,
+}
+
+impl Machine {
+    /// Switches it on. `words` go to the first process, what it prints to `log` too.
+    pub(super) fn boot(setup: &Setup, words: &str, log: &Path) -> Result<Machine, String> {
+        let mut qemu = Command::new(&setup.qemu);
+        qemu.args(["-accel", "tcg", "-machine", "q35,nvdimm=on", "-cpu", "max"]);
+        qemu.args([
+            "-m",
+            "768M,slots=2,maxmem=4G",
+            "-nodefaults",
+            "-display",
+            "none",
+        ]);
+        qemu.args(["-no-reboot", "-serial", "stdio"]);
+        for (at, path) in setup.nvdimms.iter().enumerate() {
+            let path = path.display();
+            let memory = format!(
+                "memory-backend-file,id=mem{at},share=on,mem-path={path},size={NVDIMM_BYTES}"
+            );
+            qemu.args(["-object", &memory]);
+            qemu.args(["-device", &format!("nvdimm,id=nvdimm{at},memdev=mem{at}")]);
+        }
+        qemu.arg("-kernel").arg(&setup.kernel);
+        qemu.arg("-initrd").arg(&setup.initramfs);
+        let line = format!("console=ttyS0 quiet panic=-1 oops=panic mitigations=off -- {words}");
+        qemu.args(["-append", &line]);
+        let started = |error: std::io::Error| format!("{}: {error}", setup.qemu.display());
+        let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let stderr = file.try_clone().map_err(started)?;
+        qemu.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
+        let mut child = qemu.spawn().map_err(started)?;
+        let lines = listen(child.stdout.take().expect("it is piped"), file);
+        let deadline = Instant::now() + BOOT_MAX;
+        Ok(Machine {
+            child,
+            lines,
+            deadline,
+        })
+    }
+
+    /// The next line that means something; none when the machine is off.
+    pub(super) fn next(&mut self) -> Result<Option<Line>, String> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        match self.lines.recv_timeout(left) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("not done after {} s", BOOT_MAX.as_secs()))
+            }
+        }
+    }
+
+    /// Cuts the power; what was on its way to us still comes.
+    pub(super) fn cut(&mut self) {
+        // Both fail where it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+/// Reads until the other side is gone.
+fn listen(console: ChildStdout, mut log: File) -> Receiver<Line> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut console = BufReader::new(console);
+        let mut bytes = Vec::new();
+        while console.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
+            // A log that cannot be written is missed only where something else fails.
+            let _ = log.write_all(&bytes);
+            // A line that was cut off is none.
+            if bytes.ends_with(b"\n")
+                && let Some(line) = Line::parse(&String::from_utf8_lossy(&bytes))
+                && sender.send(line).is_err()
+            {
+                return;
+            }
+            bytes.clear();
+        }
+    });
+    lines
+}
