@@ -60,11 +60,21 @@ impl<M: Media> Emulated<M> {
         &self.medium
     }
 
+    /// Accesses the medium beneath and holds the thread until the model lets it go on.
     #[inline]
-    fn wait(&self, now: Instant, timing: Timing) {
+    pub(crate) fn timed<R>(
+        &self,
+        front: &mut Front,
+        timing: impl FnOnce(&Model, &mut Front, Instant) -> Timing,
+        access: impl FnOnce(&M, &mut Front) -> R,
+    ) -> R {
+        let now = self.clock.now();
+        let timing = timing(&self.model, front, now);
+        let result = access(&self.medium, front);
         if timing.free > now {
             self.clock.spin_until(timing.free);
         }
+        result
     }
 }
 
@@ -74,20 +84,24 @@ impl<M: Media> Media for Emulated<M> {
     }
 
     fn read(&self, front: &mut Front, at: u64, into: &mut [u8]) {
-        let now = self.clock.now();
-        let timing = self.model.read(front, now, at, into.len() as u64);
-        self.medium.read(front, at, into);
-        self.wait(now, timing);
+        let len = into.len() as u64;
+        self.timed(
+            front,
+            |model, front, now| model.read(front, now, at, len),
+            |medium, front| medium.read(front, at, into),
+        );
     }
 
     fn write(&self, front: &mut Front, at: u64, from: &[u8], via: Via) {
-        let (now, len) = (self.clock.now(), from.len() as u64);
-        let timing = match via {
-            Via::NonTemporal => self.model.write_nt(now, at, len),
-            Via::Cached => self.model.write_cached(front, now, at, len),
-        };
-        self.medium.write(front, at, from, via);
-        self.wait(now, timing);
+        let len = from.len() as u64;
+        self.timed(
+            front,
+            |model, front, now| match via {
+                Via::NonTemporal => model.write_nt(now, at, len),
+                Via::Cached => model.write_cached(front, now, at, len),
+            },
+            |medium, front| medium.write(front, at, from, via),
+        );
     }
 
     /// Costs what the medium beneath costs: the model charges evictions when the bytes are written.

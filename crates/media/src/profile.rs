@@ -16,8 +16,10 @@ mod measure;
 mod rate_card;
 mod simulate;
 
+pub(crate) use latency::median;
 pub use latency::{Delays, Latency, MEASURED_SHARE, PROBED_BYTES, VICTIM_BYTES};
 pub use measure::measure;
+pub(crate) use measure::pin;
 pub use rate_card::RateCard;
 pub use simulate::simulate;
 
@@ -396,7 +398,7 @@ fn hex_hash(params: &Params) -> String {
 }
 
 /// The processor's name as Linux knows it, or the architecture.
-fn host_cpu() -> String {
+pub fn host_cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info
         .lines()

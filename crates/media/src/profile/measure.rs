@@ -125,7 +125,7 @@ fn point(
 }
 
 /// Best effort: a thread that may not be pinned floats.
-fn pin(thread: usize) {
+pub(crate) fn pin(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
     };
