@@ -53,6 +53,8 @@ pub const LARGEST_BYTES: usize = SIZES_BYTES[SIZES_BYTES.len() - 1];
 pub const MIXED_BYTES: usize = 256;
 /// [`Work::WriteFenced`] has a fence behind so many bytes (figure 5).
 pub const FENCED_BYTES: usize = 256;
+/// A point has at least so many rounds.
+pub const ROUNDS_LEAST: usize = 5;
 /// The least that a disk reads or writes past the page cache.
 const DISK_BYTES: usize = 4 << 10;
 
@@ -117,6 +119,10 @@ pub struct Reading {
     /// How far the rounds differ: the distance of the quartiles of the latency as a part of its
     /// median.
     pub spread: f64,
+    /// The rounds that count.
+    pub rounds: usize,
+    /// False where the machine disturbed so many rounds that all had to be counted.
+    pub is_quiet: bool,
 }
 
 /// Readings of one kind of evidence. One (flow, beside) has one reading.
@@ -133,9 +139,9 @@ pub struct Sheet {
 pub struct Plan {
     /// Numbers of threads, in rising order.
     pub thread_counts: Vec<usize>,
-    /// Rounds at each point.
-    pub rounds: usize,
-    /// The length of one in nanoseconds; one access of each thread may take longer.
+    /// How long a point is measured, in nanoseconds.
+    pub point_ns: u64,
+    /// The length of a round of it; one access of each thread may take longer.
     pub round_ns: u64,
 }
 
@@ -146,54 +152,57 @@ pub enum Part {
     Whole,
     /// What a model of a device can tell: no fences, which it does not know.
     Model,
-    /// Random reads and writes: the memory to compare with.
+    /// Neither fences nor readers beside writers: the memory to compare with.
     Memory,
-    /// Reads and writes of whole blocks: the disk to compare with.
+    /// The same in whole blocks: the disk to compare with.
     Disk,
 }
 
 impl Plan {
     /// For up to `threads_max` threads (at least one): 1, 2, 4... and `threads_max`.
     pub fn of(effort: Effort, threads_max: usize) -> Plan {
-        let (rounds, round) = match effort {
-            Effort::Quick => (3, Nanos::from_millis(4)),
-            Effort::Normal => (5, Nanos::from_millis(40)),
-            Effort::Full => (9, Nanos::from_millis(100)),
+        let (point, round) = match effort {
+            Effort::Quick => (Nanos::from_millis(15), Nanos::from_millis(1)),
+            Effort::Normal => (Nanos::from_millis(200), Nanos::from_millis(2)),
+            Effort::Full => (Nanos::from_millis(1000), Nanos::from_millis(4)),
         };
         let powers = std::iter::successors(Some(1), |n| Some(n * 2));
         let mut thread_counts: Vec<usize> = powers.take_while(|&n| n < threads_max).collect();
         thread_counts.push(threads_max.max(1));
         Plan {
             thread_counts,
-            rounds,
+            point_ns: point.0,
             round_ns: round.0,
         }
     }
 
-    /// The same with rounds so long that measuring `points` points takes `length`.
+    /// The same for as long that measuring `points` points takes `length`.
     pub fn lasting(self, length: Nanos, points: usize) -> Plan {
-        let round_ns = length.0 / (points * self.rounds).max(1) as u64;
-        Plan { round_ns, ..self }
+        let point_ns = length.0 / points.max(1) as u64;
+        Plan {
+            point_ns,
+            round_ns: self.round_ns.min(point_ns / ROUNDS_LEAST as u64),
+            ..self
+        }
     }
 
-    /// How long measuring `points` points takes, but for single accesses that are longer than a
-    /// round.
+    /// How long measuring `points` points takes, but for accesses that are so long that
+    /// [`ROUNDS_LEAST`] of them take longer than a point.
     pub fn length(&self, points: usize) -> Nanos {
-        Nanos(self.round_ns * (self.rounds * points) as u64)
+        Nanos(self.point_ns * points as u64)
     }
 
     /// The points of a part, in the order in which they are measured.
     pub fn points(&self, part: Part) -> Vec<Point> {
         use Order::{Random, Sequential};
         use Work::{Read, ReadChained, Write, WriteFenced};
-        let (works, orders, least_bytes): (&[Work], &[Order], _) = match part {
-            Part::Whole | Part::Model => (&[ReadChained, Read, Write], &[Random, Sequential], 0),
-            Part::Memory => (&[ReadChained, Read, Write], &[Random], 0),
-            Part::Disk => (&[Read, Write], &[Random, Sequential], DISK_BYTES),
+        let least_bytes = match part {
+            Part::Whole | Part::Model | Part::Memory => 0,
+            Part::Disk => DISK_BYTES,
         };
         let mut points = Vec::new();
-        for &order in orders {
-            for &work in works {
+        for order in [Random, Sequential] {
+            for work in [ReadChained, Read, Write] {
                 points.extend(self.sweep(work, order, least_bytes));
             }
         }
@@ -292,7 +301,11 @@ mod tests {
     #[test]
     fn a_length_is_spread_over_the_points() {
         let plan = Plan::of(Effort::Normal, 2).lasting(Nanos::from_secs(10), 100);
-        assert_eq!(plan.round_ns, 20_000_000);
+        assert_eq!((plan.point_ns, plan.round_ns), (100_000_000, 2_000_000));
+        assert_eq!(
+            plan.clone().lasting(Nanos::from_millis(5), 1).round_ns,
+            1_000_000
+        );
         assert_eq!(plan.length(100), Nanos::from_secs(10));
     }
 }

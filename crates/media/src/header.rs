@@ -260,7 +260,7 @@ fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
 
 /// Gives the whole length its blocks, so that a full disk is an error now and not a SIGBUS at some
 /// later store.
-fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> {
+pub(crate) fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> {
     fallocate(file, FallocateFlags::empty(), 0, len_bytes).map_err(|e| {
         let path = path.to_owned();
         MediaError::Allocate {

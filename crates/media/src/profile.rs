@@ -398,7 +398,7 @@ fn hex_hash(params: &Params) -> String {
 }
 
 /// The processor's name as Linux knows it, or the architecture.
-pub fn host_cpu() -> String {
+fn host_cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info
         .lines()

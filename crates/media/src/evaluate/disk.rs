@@ -5,7 +5,7 @@
 //! the drive says.
 
 use super::{LARGEST_BYTES, Target, measure::Buffer};
-use crate::{Evidence, Front, MediaError};
+use crate::{Evidence, Front, MediaError, header};
 use nyx_base::Rng;
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
@@ -46,6 +46,7 @@ impl Disk {
             path: path_kept,
             len_bytes,
         };
+        header::allocate(&disk.file, path, len_bytes)?;
         disk.fill().map_err(failed("fill it"))?;
         Ok(disk)
     }
@@ -79,6 +80,10 @@ impl Target for Disk {
 
     fn evidence(&self) -> Evidence {
         Evidence::Real
+    }
+
+    fn sleeps(&self) -> bool {
+        true
     }
 
     fn read(&self, _: &mut Front, at: u64, into: &mut [u8]) -> io::Result<()> {

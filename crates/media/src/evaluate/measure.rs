@@ -1,6 +1,11 @@
 //! Evaluates a target in real time: threads in a closed loop, each pinned to a processor where that
-//! is allowed. A round begins together and lasts its time; of the rounds of a point the median
-//! counts.
+//! is allowed. A point is measured in short rounds; each begins at one moment for all threads, who
+//! spin until then, and ends for each with the access that is under way when its time is over. The
+//! median of the rounds counts.
+//!
+//! A round in which a thread lost its processor says what the machine did, not the target, and is
+//! left out; where threads outnumber processors, or accesses sleep, it cannot be told and rounds are
+//! long enough to have all of it in them.
 //!
 //! A copy goes to or from a buffer of the thread that has the size of the access, as in a server;
 //! buffers larger than a cache make the processor write twice. The loop's own time, some
@@ -9,14 +14,17 @@
 //! It **overwrites the target**. It never sleeps, and no read is one that a compiler can leave out:
 //! copies are assembly or system calls.
 //!
-//! *Thread safety*: threads share the target and a barrier, nothing else.
+//! *Thread safety*: threads share the target, a barrier, and when a round begins: a word that one of
+//! them writes between two meetings of all at the barrier.
 
-use super::{FENCED_BYTES, Flow, Order, Plan, Point, Reading, Sheet, Target, Work};
+use super::{FENCED_BYTES, Flow, Order, Plan, Point, ROUNDS_LEAST, Reading, Sheet, Target, Work};
 use crate::Front;
 use crate::profile::{median, pin};
-use nyx_base::{Clock, Nanos, Rng};
+use nyx_base::{Clock, Instant, Nanos, Rng};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Buffers begin at a page, which direct access to a disk asks for.
 const PAGE_BYTES: usize = 4096;
@@ -24,6 +32,13 @@ const PAGE_BYTES: usize = 4096;
 const BURST: usize = 16;
 /// but no more than of so many bytes.
 const BURST_BYTES: usize = 4096;
+
+/// From its announcement to the begin of a round: time for all threads to wake up.
+const WAKING: Nanos = Nanos::from_micros(100);
+/// A thread that had less of its processor than this part of a round lost it.
+const KEPT_LEAST: f64 = 0.95;
+/// The begin of no round: the point is done.
+const OVER: u64 = u64::MAX;
 
 /// Measures `points` of `plan` on a target whose pages the caller has touched, and tells of each
 /// reading. The clock counts real nanoseconds. An error where an access failed.
@@ -53,7 +68,36 @@ pub fn measure(
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
     accesses: u64,
+    /// From the begin of the round, for all threads, to the end of this one's last access.
     took: Nanos,
+    /// Whether it had its processor all the time.
+    is_kept: bool,
+}
+
+/// When rounds of a point begin and end.
+struct Rounds<'a> {
+    clock: &'a dyn Clock,
+    barrier: Barrier,
+    begin: AtomicU64,
+    length: Nanos,
+    point: Nanos,
+    /// Whether a lost processor is the machine's doing.
+    is_told: bool,
+}
+
+impl Rounds<'_> {
+    /// The begin of the next round, which is the first after `before` rounds that began at `first`;
+    /// none where the point is done. All threads call it, and all get the same.
+    fn next(&self, before: usize, first: Instant) -> Option<Instant> {
+        if self.barrier.wait().is_leader() {
+            let now = self.clock.now();
+            let is_over = before >= ROUNDS_LEAST && now.since(first) >= self.point;
+            let begin = if is_over { OVER } else { (now + WAKING).0 };
+            self.begin.store(begin, Relaxed);
+        }
+        self.barrier.wait();
+        Some(Instant(self.begin.load(Relaxed))).filter(|begin| begin.0 != OVER)
+    }
 }
 
 /// The readings of a point: one for each of its flows.
@@ -67,31 +111,63 @@ fn read_point(
     let of_thread: Vec<Flow> = flows
         .flat_map(|flow| std::iter::repeat_n(flow, flow.threads))
         .collect();
-    let barrier = Barrier::new(of_thread.len());
-    let rounds: Vec<io::Result<Vec<Done>>> = std::thread::scope(|scope| {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let is_told = of_thread.len() <= cpus && !target.sleeps();
+    let rounds = Rounds {
+        clock,
+        barrier: Barrier::new(of_thread.len()),
+        begin: AtomicU64::new(OVER),
+        length: match is_told {
+            true => Nanos(plan.round_ns),
+            false => Nanos(plan.point_ns / ROUNDS_LEAST as u64),
+        },
+        point: Nanos(plan.point_ns),
+        is_told,
+    };
+    let done: Vec<io::Result<Vec<Done>>> = std::thread::scope(|scope| {
         let worker = |(thread, &flow): (usize, &Flow)| {
-            let barrier = &barrier;
+            let rounds = &rounds;
             scope.spawn(move || {
                 pin(thread);
-                Worker::new(target, clock, flow, thread).rounds(plan, barrier)
+                Worker::new(target, clock, flow, thread).work(rounds)
             })
         };
         let workers: Vec<_> = of_thread.iter().enumerate().map(worker).collect();
         let joined = workers.into_iter().map(|one| one.join().expect("a worker"));
         joined.collect()
     });
-    let rounds = rounds.into_iter().collect::<io::Result<Vec<_>>>()?;
-    let (own, others) = rounds.split_at(point.flow.threads);
-    let mut readings = vec![reading(point.flow, point.beside, own)];
+    let done = done.into_iter().collect::<io::Result<Vec<_>>>()?;
+    let (counted, is_quiet) = counted(&done, rounds.is_told);
+    let of = |flow, beside, threads| Reading {
+        is_quiet,
+        ..reading(flow, beside, threads, &counted)
+    };
+    let (own, others) = done.split_at(point.flow.threads);
+    let mut readings = vec![of(point.flow, point.beside, own)];
     if let Some(beside) = point.beside {
-        readings.push(reading(beside, Some(point.flow), others));
+        readings.push(of(beside, Some(point.flow), others));
     }
     Ok(readings)
 }
 
-/// Puts together what the threads of a flow did, round by round.
-fn reading(flow: Flow, beside: Option<Flow>, threads: &[Vec<Done>]) -> Reading {
-    let round = |at: usize| {
+/// The rounds that count: those in which every thread kept its processor, if that can be told and
+/// there are enough of them, or else all; and whether they are what they should be.
+fn counted(threads: &[Vec<Done>], is_told: bool) -> (Vec<usize>, bool) {
+    let all: Vec<usize> = (0..threads[0].len()).collect();
+    if !is_told {
+        return (all, true);
+    }
+    let is_kept = |round: &usize| threads.iter().all(|rounds| rounds[*round].is_kept);
+    let kept: Vec<usize> = all.iter().copied().filter(is_kept).collect();
+    match kept.len() >= ROUNDS_LEAST {
+        true => (kept, true),
+        false => (all, false),
+    }
+}
+
+/// Puts together what the threads of a flow did in these rounds.
+fn reading(flow: Flow, beside: Option<Flow>, threads: &[Vec<Done>], rounds: &[usize]) -> Reading {
+    let round = |&at: &usize| {
         let all = || threads.iter().map(move |rounds| rounds[at]);
         let accesses: u64 = all().map(|done| done.accesses).sum();
         let took: u64 = all().map(|done| done.took.0).sum();
@@ -99,7 +175,7 @@ fn reading(flow: Flow, beside: Option<Flow>, threads: &[Vec<Done>]) -> Reading {
         let bytes_per_s = all().map(rate).sum::<f64>() * flow.bytes as f64;
         (took as f64 / accesses as f64, bytes_per_s)
     };
-    let (mut latencies, rates): (Vec<f64>, Vec<f64>) = (0..threads[0].len()).map(round).unzip();
+    let (mut latencies, rates): (Vec<f64>, Vec<f64>) = rounds.iter().map(round).unzip();
     let middle = |values: &[f64]| median(values).expect("a round");
     let latency_ns = middle(&latencies);
     latencies.sort_by(f64::total_cmp);
@@ -111,7 +187,15 @@ fn reading(flow: Flow, beside: Option<Flow>, threads: &[Vec<Done>]) -> Reading {
         latency_ns,
         bytes_per_s: middle(&rates),
         spread: between / latency_ns,
+        rounds: rounds.len(),
+        is_quiet: true,
     }
+}
+
+/// How long this thread had a processor.
+fn cpu_time() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Bytes that begin at a page.
@@ -186,35 +270,42 @@ impl Worker<'_> {
     }
 
     /// All rounds. A thread whose access failed goes on meeting the others at the barrier.
-    fn rounds(mut self, plan: &Plan, barrier: &Barrier) -> io::Result<Vec<Done>> {
+    fn work(mut self, rounds: &Rounds<'_>) -> io::Result<Vec<Done>> {
         let mut failed = Ok(());
-        let mut done = Vec::with_capacity(plan.rounds);
-        for _ in 0..plan.rounds {
-            barrier.wait();
+        let mut done = Vec::new();
+        let first = self.clock.now();
+        let mut before = 0;
+        while let Some(begin) = rounds.next(before, first) {
             if failed.is_ok() {
-                match self.round(Nanos(plan.round_ns)) {
+                match self.round(begin, rounds.length) {
                     Ok(one) => done.push(one),
                     Err(error) => failed = Err(error),
                 }
             }
+            before += 1;
         }
         failed.map(|()| done)
     }
 
-    /// Works for `length`, at least one burst.
-    fn round(&mut self, length: Nanos) -> io::Result<Done> {
-        let start = self.clock.now();
+    /// Works from `begin` on for `length`, at least one burst.
+    fn round(&mut self, begin: Instant, length: Nanos) -> io::Result<Done> {
+        self.clock.spin_until(begin);
+        let cpu_before = cpu_time();
         let mut accesses = 0;
         loop {
             for _ in 0..self.burst {
                 self.access()?;
             }
             accesses += self.burst as u64;
-            let mut took = self.clock.now().since(start);
-            if took >= length {
+            if self.clock.now().since(begin) >= length {
                 self.target.settle(&mut self.front);
-                took = self.clock.now().since(start);
-                return Ok(Done { accesses, took });
+                let took = self.clock.now().since(begin);
+                let cpu = cpu_time().0.saturating_sub(cpu_before.0);
+                return Ok(Done {
+                    accesses,
+                    took,
+                    is_kept: cpu as f64 >= KEPT_LEAST * took.0 as f64,
+                });
             }
         }
     }
@@ -303,6 +394,10 @@ mod tests {
         fn evidence(&self) -> Evidence {
             Evidence::Simulated
         }
+        fn sleeps(&self) -> bool {
+            // Its clock is not the processor's.
+            true
+        }
         fn read(&self, _: &mut Front, at: u64, _: &mut [u8]) -> io::Result<()> {
             self.now.fetch_add(100, Relaxed);
             self.reads.lock().expect("a lock").push(at);
@@ -320,7 +415,7 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        Plan::of(Effort::Quick, 1).lasting(Nanos(3 * 10_000), 1)
+        Plan::of(Effort::Quick, 1).lasting(Nanos(50_000), 1)
     }
 
     fn alone(flow: Flow) -> Point {
@@ -337,7 +432,7 @@ mod tests {
         assert_eq!((reading.latency_ns, reading.spread), (100.0, 0.0));
         assert!((reading.bytes_per_s - 256.0 / 100e-9).abs() < 1.0);
         let reads = notes.reads.lock().expect("a lock");
-        assert!(reads.len() >= 300, "three rounds of 10 us");
+        assert!(reads.len() >= 500, "five rounds of 10 us");
         assert!(reads.iter().all(|at| at % 256 == 0 && at + 256 <= 4096));
         assert!((0..16).all(|slot| reads.contains(&(slot * 256))));
     }
@@ -374,19 +469,35 @@ mod tests {
 
     #[test]
     fn latencies_are_means_over_threads_and_bandwidths_sums() {
-        let done = |accesses, took| Done {
-            accesses,
-            took: Nanos(took),
-        };
         let threads = [
             vec![done(10, 1000), done(10, 1000), done(10, 9000)],
             vec![done(30, 1000), done(30, 1000), done(30, 9000)],
         ];
         let of = flow(Work::Read, Order::Random, 64, 2);
-        let reading = reading(of, None, &threads);
-        assert_eq!(reading.latency_ns, 50.0);
+        let reading = reading(of, None, &threads, &[0, 1, 2]);
+        assert_eq!((reading.latency_ns, reading.rounds), (50.0, 3));
         assert!((reading.bytes_per_s - 40.0 * 64.0 / 1e-6).abs() < 1.0);
         assert_eq!(reading.spread, 8.0, "450 ns in the worst of three rounds");
+    }
+
+    fn done(accesses: u64, took: u64) -> Done {
+        Done {
+            accesses,
+            took: Nanos(took),
+            is_kept: took <= 1000,
+        }
+    }
+
+    #[test]
+    fn rounds_in_which_a_processor_was_lost_are_left_out_while_enough_are_left() {
+        let kept = vec![done(1, 1000); 7];
+        let mut lost = kept.clone();
+        (lost[1], lost[4]) = (done(1, 9000), done(1, 9000));
+        let threads = [kept.clone(), lost.clone()];
+        assert_eq!(counted(&threads, true), (vec![0, 2, 3, 5, 6], true));
+        assert_eq!(counted(&threads, false), ((0..7).collect(), true));
+        lost[0] = done(1, 9000);
+        assert_eq!(counted(&[kept, lost], true), ((0..7).collect(), false));
     }
 
     /// The whole of it on real memory and on a modelled device, as short as it can be.

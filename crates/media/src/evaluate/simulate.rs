@@ -108,6 +108,8 @@ fn reading(flow: Flow, beside: Option<Flow>, threads: &[&Loop]) -> Reading {
         latency_ns: threads.iter().map(latency).sum::<f64>() / threads.len() as f64,
         bytes_per_s: threads.iter().map(rate).sum::<f64>() * flow.bytes as f64,
         spread: 0.0,
+        rounds: 1,
+        is_quiet: true,
     }
 }
 

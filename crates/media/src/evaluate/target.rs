@@ -24,6 +24,11 @@ pub trait Target: Sync {
     /// Stores `from` at `at` past the cache, with a fence behind each `fence_bytes` and at the end.
     fn write(&self, front: &mut Front, at: u64, from: &[u8], fence_bytes: usize) -> io::Result<()>;
 
+    /// Whether an access gives its processor up while it waits.
+    fn sleeps(&self) -> bool {
+        false
+    }
+
     /// Waits until the bytes of all reads of this thread are there.
     fn settle(&self, front: &mut Front) {
         let _ = front;
@@ -87,6 +92,10 @@ impl<T: Target + Send + ?Sized> Target for std::sync::Arc<T> {
 
     fn evidence(&self) -> Evidence {
         (**self).evidence()
+    }
+
+    fn sleeps(&self) -> bool {
+        (**self).sleeps()
     }
 
     #[inline]
