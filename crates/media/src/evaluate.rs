@@ -1,9 +1,10 @@
-//! The evaluation of a device as Han et al. made it (HybridIndex+ and ACS, section 2): what an access
-//! takes and what all threads together move, by operation, order, size and number of threads, and
-//! with readers and writers beside each other.
+//! The evaluation of a device as Han et al. made it (HybridIndex+ and ACS, section 2): what an
+//! access takes and what all threads together move, by operation, order, size and number of
+//! threads, and with readers and writers beside each other.
 //!
 //! * [`Plan`]: which sizes, how many threads, how long; [`Part`]: what of it a device is asked.
-//! * [`mod@measure`]: any [`Target`] in real time. [`mod@simulate`]: a device model in virtual time.
+//! * [`mod@measure`]: any [`Target`] in real time.
+//! * [`mod@simulate`]: a device model in virtual time.
 //! * [`mod@paper`]: what was published of their device.
 //! * [`Sheet`]: what came out, all of one kind of evidence.
 //! * [`Disk`]: a file past the page cache, to be measured beside.

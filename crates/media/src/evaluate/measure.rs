@@ -4,8 +4,8 @@
 //! median of the rounds counts.
 //!
 //! A round in which a thread lost its processor says what the machine did, not the target, and is
-//! left out; where threads outnumber processors, or accesses sleep, it cannot be told and rounds are
-//! long enough to have all of it in them.
+//! left out; where threads outnumber processors, or accesses sleep, it cannot be told and rounds
+//! are long enough to have all of it in them.
 //!
 //! A copy goes to or from a buffer of the thread that has the size of the access, as in a server;
 //! buffers larger than a cache make the processor write twice. The loop's own time, some
@@ -14,8 +14,8 @@
 //! It **overwrites the target**. It never sleeps, and no read is one that a compiler can leave out:
 //! copies are assembly or system calls.
 //!
-//! *Thread safety*: threads share the target, a barrier, and when a round begins: a word that one of
-//! them writes between two meetings of all at the barrier.
+//! *Thread safety*: threads share the target, a barrier, and when a round begins: a word that one
+//! of them writes between two meetings of all at the barrier.
 
 use super::{FENCED_BYTES, Flow, Order, Plan, Point, ROUNDS_LEAST, Reading, Sheet, Target, Work};
 use crate::Front;

@@ -3,7 +3,11 @@
 //! fitted to another paper's (NyxCache, table 2), and here stands by how much they differ.
 
 use super::*;
-use crate::evaluate::paper;
+use crate::emulate::tests::Virtual;
+use crate::evaluate::{Plan, measure, paper};
+use crate::profile::Effort;
+use crate::{Emulated, Mapped};
+use std::sync::Arc;
 
 fn flow(work: Work, bytes: usize, threads: usize) -> Flow {
     Flow {
@@ -139,6 +143,27 @@ fn the_latencies_are_of_another_paper() {
     assert_within(writes(5), 0.25..0.45, "writing 256 B");
     assert_within(writes(8), 0.5..0.7, "writing 4 KiB");
     assert_within(writes(12), 0.5..0.7, "writing 1 MiB");
+}
+
+/// One thread on the model that runs in real time takes what it takes on the event model: the
+/// emulated columns of a report can be read beside the simulated ones.
+#[test]
+fn the_emulated_device_takes_what_the_simulated_one_does() {
+    let clock = Arc::new(Virtual::default());
+    let params = Params::resolve("optane-2dimm").expect("a preset");
+    let medium = Mapped::anonymous(4 << 20).expect("memory");
+    let device = Emulated::in_virtual_time(medium, params, clock.clone());
+    let points: Vec<Point> = [Work::ReadChained, Work::Write]
+        .into_iter()
+        .flat_map(|work| [64, 256, 1 << 10, 4 << 10].map(|bytes| flow(work, bytes, 1)))
+        .map(|flow| Point { flow, beside: None })
+        .collect();
+    let plan = Plan::of(Effort::Quick, 1);
+    let sheet = measure(&device, &*clock, &plan, &points, &mut |_| {}).expect("memory");
+    for emulated in &sheet.readings {
+        let ratio = emulated.latency_ns / alone(emulated.flow).latency_ns;
+        assert_within(ratio, 0.85..1.10, &format!("{:?}", emulated.flow));
+    }
 }
 
 #[test]
