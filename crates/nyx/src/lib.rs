@@ -10,6 +10,7 @@ pub mod demo;
 pub mod failure;
 mod load;
 pub mod log;
+pub mod plot;
 pub mod serving;
 pub mod sim;
 mod top;
