@@ -31,7 +31,7 @@ pub(super) fn draw(profile: &Profile) -> Result<String, String> {
     };
     let title = format!(
         "MaxIOPS by size: {} ({})",
-        name(profile),
+        name(&profile.device),
         profile.evidence
     );
     plot::draw(&title, &[panel], PANEL_HEIGHT)
