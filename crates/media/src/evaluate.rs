@@ -3,8 +3,8 @@
 //! threads, and with readers and writers beside each other.
 //!
 //! * [`Plan`]: which sizes, how many threads, how long; [`Part`]: what of it a device is asked.
-//! * [`mod@measure`]: any [`Target`] in real time.
-//! * [`mod@simulate`]: a device model in virtual time.
+//! * [`fn@measure`]: any [`Target`] in real time.
+//! * [`fn@simulate`]: a device model in virtual time.
 //! * [`mod@paper`]: what was published of their device.
 //! * [`Sheet`]: what came out, all of one kind of evidence.
 //! * [`Disk`]: a file past the page cache, to be measured beside.

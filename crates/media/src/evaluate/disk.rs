@@ -1,5 +1,6 @@
 //! A file on a disk, read and written past the page cache (`O_DIRECT`), to compare with. It is made
-//! for measuring, filled, and removed when it is dropped.
+//! for measuring and filled; its name is taken away at once, so that nothing is left of it however
+//! the process ends.
 //!
 //! What it never does: overwrite a file, or flush the drive's own cache: what a write takes is what
 //! the drive says.
@@ -11,13 +12,12 @@ use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Disk {
     file: File,
-    path: PathBuf,
     len_bytes: u64,
 }
 
@@ -40,12 +40,8 @@ impl Disk {
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(path)
             .map_err(failed("make it with direct access (O_DIRECT)"))?;
-        let path_kept = path.to_owned();
-        let disk = Disk {
-            file,
-            path: path_kept,
-            len_bytes,
-        };
+        std::fs::remove_file(path).map_err(failed("take its name away"))?;
+        let disk = Disk { file, len_bytes };
         header::allocate(&disk.file, path, len_bytes)?;
         disk.fill().map_err(failed("fill it"))?;
         Ok(disk)
@@ -63,13 +59,6 @@ impl Disk {
             at += len;
         }
         self.file.sync_all()
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Nothing to be done where it fails; the next run names the file.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -101,7 +90,7 @@ mod tests {
 
     /// Where the tests' directory has direct access, and else nothing that could be tested.
     #[test]
-    fn a_disk_is_filled_read_written_and_gone() {
+    fn a_disk_is_filled_read_written_and_leaves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("disk");
         let disk = match Disk::make(&path, 8 << 12) {
@@ -111,7 +100,8 @@ mod tests {
                 return;
             }
         };
-        assert_eq!(std::fs::metadata(&path).expect("a file").len(), 8 << 12);
+        assert!(!path.exists(), "its name is gone");
+        assert_eq!(disk.file.metadata().expect("a file").len(), 8 << 12);
         let (mut buffer, front) = (Buffer::new(4096), &mut Front::default());
         disk.read(front, 4096, buffer.bytes()).expect("a block");
         assert!(buffer.bytes().iter().any(|&byte| byte != 0), "not filled");
@@ -123,9 +113,9 @@ mod tests {
         assert!(buffer.bytes().iter().all(|&byte| byte == 7));
         let beyond = disk.read(front, 8 << 12, buffer.bytes());
         assert!(beyond.is_err(), "behind the end");
+        std::fs::write(&path, b"precious").expect("a file");
         let taken = Disk::make(&path, 8 << 12).expect_err("there is one");
         assert!(taken.to_string().contains("disk"), "{taken}");
-        drop(disk);
-        assert!(!path.exists());
+        assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
     }
 }

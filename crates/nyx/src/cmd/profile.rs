@@ -45,17 +45,18 @@ Persistent Memory Device\":
   tables 3 to 6    latency of reads and writes of 8 B to 16 MiB, random and sequential, one thread
   tables 7 and 8   the same of small random accesses, beside DRAM
   figures 1 and 2  how latency grows with size and threads
-  figures 8 to 10  the same with size alone, and with threads
   figures 3 to 7   bandwidth by size and threads: which size is enough for the most, whether large
                    accesses get less, and whether a fence behind each 256 B helps them
+  figures 8 to 10  latency with size alone, and with threads
   figures 11 to 14 what readers lose beside writers and writers beside readers, 256 B
 Published values stand beside tables 3 to 8; of its figures the paper publishes none. A model is
 also run in virtual time, in columns of its own.
 It takes (normal effort, up to four threads) two to four minutes; quick half a minute, full ten to
 fifteen; --seconds says how long in all, single large accesses on slow devices apart. It fills the
 medium, then a file of the same --size on the --disk and as much memory, one after the other, and
-removes each. --out DIR gets report.md, evaluation.json (all readings) and fig01.svg to fig14.svg,
-about 1 MiB. A machine that is busy otherwise makes noise; noisy readings are marked.")]
+removes each; an interrupted run leaves the medium's file. --out DIR gets report.md,
+evaluation.json (all readings) and fig01.svg to fig14.svg, about 1 MiB. A machine that is busy
+otherwise makes noise; noisy readings are marked.")]
 pub struct Args {
     /// The medium to measure [default: anon, or file where --path is given].
     #[arg(long, value_enum)]
@@ -70,7 +71,7 @@ pub struct Args {
     /// A device model: a preset such as optane-2dimm/8, or FILE.toml.
     #[arg(long, value_name = "NAME|FILE.toml")]
     model: Option<String>,
-    /// How thoroughly to measure: about a second, ten seconds, or a minute.
+    /// How thoroughly to measure: about a second, ten seconds, or a minute; with --full as below.
     #[arg(long, value_enum, default_value = "normal")]
     effort: EffortArg,
     /// Write the profile to this file; with --full report, drawings and readings into this
