@@ -60,11 +60,21 @@ impl<M: Media> Emulated<M> {
         &self.medium
     }
 
+    /// Accesses the medium beneath and holds the thread until the model lets it go on.
     #[inline]
-    fn wait(&self, now: Instant, timing: Timing) {
+    pub(crate) fn timed<R>(
+        &self,
+        front: &mut Front,
+        timing: impl FnOnce(&Model, &mut Front, Instant) -> Timing,
+        access: impl FnOnce(&M, &mut Front) -> R,
+    ) -> R {
+        let now = self.clock.now();
+        let timing = timing(&self.model, front, now);
+        let result = access(&self.medium, front);
         if timing.free > now {
             self.clock.spin_until(timing.free);
         }
+        result
     }
 }
 
@@ -74,20 +84,24 @@ impl<M: Media> Media for Emulated<M> {
     }
 
     fn read(&self, front: &mut Front, at: u64, into: &mut [u8]) {
-        let now = self.clock.now();
-        let timing = self.model.read(front, now, at, into.len() as u64);
-        self.medium.read(front, at, into);
-        self.wait(now, timing);
+        let len = into.len() as u64;
+        self.timed(
+            front,
+            |model, front, now| model.read(front, now, at, len),
+            |medium, front| medium.read(front, at, into),
+        );
     }
 
     fn write(&self, front: &mut Front, at: u64, from: &[u8], via: Via) {
-        let (now, len) = (self.clock.now(), from.len() as u64);
-        let timing = match via {
-            Via::NonTemporal => self.model.write_nt(now, at, len),
-            Via::Cached => self.model.write_cached(front, now, at, len),
-        };
-        self.medium.write(front, at, from, via);
-        self.wait(now, timing);
+        let len = from.len() as u64;
+        self.timed(
+            front,
+            |model, front, now| match via {
+                Via::NonTemporal => model.write_nt(now, at, len),
+                Via::Cached => model.write_cached(front, now, at, len),
+            },
+            |medium, front| medium.write(front, at, from, via),
+        );
     }
 
     /// Costs what the medium beneath costs: the model charges evictions when the bytes are written.
@@ -114,14 +128,14 @@ impl<M: Media> Media for Emulated<M> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{Mapped, TscClock};
+    use crate::{Mapped, TscClock, evaluate};
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     /// A clock that moves only when somebody waits for it.
     #[derive(Default)]
-    struct Virtual(AtomicU64);
+    pub(crate) struct Virtual(AtomicU64);
 
     impl Clock for Virtual {
         fn now(&self) -> Instant {
@@ -156,6 +170,19 @@ mod tests {
         );
         assert_eq!(device.evidence(), Evidence::Simulated);
         assert_eq!(device.len(), 1 << 20);
+    }
+
+    #[test]
+    fn an_evaluations_write_is_charged_as_any_other_and_moves_its_bytes() {
+        let clock = Arc::new(Virtual::default());
+        let device = optane(clock.clone());
+        let front = &mut Front::default();
+        let written = evaluate::Target::write(&device, front, 512, &[7; 256], 64);
+        written.expect("memory does not fail");
+        assert_eq!(clock.now(), Instant(74), "four times 64 B of 18.3 ns");
+        let mut seen = [0; 256];
+        device.read(front, 512, &mut seen);
+        assert_eq!(seen, [7; 256]);
     }
 
     #[test]

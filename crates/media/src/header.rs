@@ -268,7 +268,7 @@ pub(crate) fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
 
 /// Gives the whole length its blocks, so that a full disk is an error now and not a SIGBUS at some
 /// later store.
-fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> {
+pub(crate) fn allocate(file: &File, path: &Path, len_bytes: u64) -> Result<(), MediaError> {
     // On tmpfs to look at each page takes its time. As many blocks as bytes leave no hole, where
     // none of them are the file system's own; if some are, it keeps runs and is quick.
     let has_all = |metadata: std::fs::Metadata| {

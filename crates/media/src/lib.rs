@@ -10,6 +10,7 @@
 //! * [`clock`]: the machine's clock.
 //! * [`model`]: device models as parameters and formulas; [`Emulated`]: one over a real medium.
 //! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
+//! * [`evaluate`]: latency and bandwidth of a device by size, order and threads, for people.
 //! * [`pmem`]: words of persistent memory for indexes that live on it, and what a crash may leave.
 //! * [`dram`]: reserved memory for indexes and keys; not the device, so never metered. [`Image`]: a
 //!   file whose parts are such memory.
@@ -18,6 +19,7 @@ pub mod clock;
 pub mod dram;
 mod emulate;
 mod error;
+pub mod evaluate;
 mod front;
 mod header;
 mod image;

@@ -266,6 +266,22 @@ impl Mapped {
         }
     }
 
+    /// Copies `from` to `at` by non-temporal stores, whatever the medium gains by it, with a fence
+    /// behind each `fence_bytes` and behind the last: how published measurements of persistent
+    /// memory write.
+    #[inline]
+    pub(crate) fn stream(&self, at: u64, from: &[u8], fence_bytes: usize) {
+        let mut into = self.at(at, from.len() as u64);
+        for piece in from.chunks(fence_bytes) {
+            // SAFETY: as for `write`; the pieces partition `from`, and `into` moves along.
+            unsafe {
+                self.prim.copy_nt_words(into, piece.as_ptr(), piece.len());
+                into = into.add(piece.len());
+            }
+            prim::fence();
+        }
+    }
+
     /// Where its bytes begin.
     #[inline]
     pub(crate) fn base(&self) -> *const u8 {

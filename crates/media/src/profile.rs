@@ -16,8 +16,10 @@ mod measure;
 mod rate_card;
 mod simulate;
 
+pub(crate) use latency::median;
 pub use latency::{Delays, Latency, MEASURED_SHARE, PROBED_BYTES, VICTIM_BYTES};
 pub use measure::measure;
+pub(crate) use measure::pin;
 pub use rate_card::RateCard;
 pub use simulate::simulate;
 

@@ -3,7 +3,7 @@
 //! What it never does: pretend. [`flush_level`] says `None`, so that a DAX mapping is refused here
 //! instead of losing data.
 
-use super::{CopyLevel, FlushLevel, LINE_BYTES, portable};
+use super::{CopyLevel, FlushLevel, LINE_BYTES, WORD_BYTES, portable};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence as atomic_fence};
 
 pub(super) fn copy_level() -> CopyLevel {
@@ -28,6 +28,14 @@ pub(super) unsafe fn copy(_: CopyLevel, into: *mut u8, from: *const u8, len: usi
 pub(super) unsafe fn copy_lines_nt(_: CopyLevel, into: *mut u8, from: *const u8, lines: usize) {
     // SAFETY: the caller's promise.
     unsafe { portable::copy(into, from, lines * LINE_BYTES) }
+}
+
+/// # Safety
+///
+/// As [`super::Prim::copy`], for `words` words of 8 bytes.
+pub(super) unsafe fn copy_words_nt(into: *mut u8, from: *const u8, words: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { portable::copy(into, from, words * WORD_BYTES) }
 }
 
 /// # Safety

@@ -4,7 +4,7 @@
 //!
 //! What it never does: detect anything per call. The level is an argument.
 
-use super::{CopyLevel, FlushLevel, LINE_BYTES, PREFETCH_LINES_MAX, portable};
+use super::{CopyLevel, FlushLevel, LINE_BYTES, PREFETCH_LINES_MAX, WORD_BYTES, portable};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence};
 use std::sync::atomic::AtomicU64;
@@ -312,6 +312,25 @@ pub(super) unsafe fn copy_lines_nt(level: CopyLevel, into: *mut u8, from: *const
             CopyLevel::Avx512 => lines_nt!(
                 into, from, lines, 64, "vmovdqu64", "vmovntdq", "", [0 "zmm16"]
             ),
+        }
+    }
+}
+
+/// Copies whole words of 8 bytes past the cache. [`fence`] orders them.
+///
+/// # Safety
+///
+/// As [`copy`] for `8 * words` bytes.
+#[inline]
+pub(super) unsafe fn copy_words_nt(into: *mut u8, from: *const u8, words: usize) {
+    for at in (0..words).map(|word| word * WORD_BYTES) {
+        // SAFETY: the word lies inside both ranges by the caller's promise.
+        unsafe {
+            asm!(
+                "mov {word}, qword ptr [{from}]", "movnti qword ptr [{into}], {word}",
+                word = out(reg) _, from = in(reg) from.add(at), into = in(reg) into.add(at),
+                options(nostack, preserves_flags)
+            );
         }
     }
 }

@@ -211,7 +211,7 @@ fn hundredths(ns: f64) -> f64 {
 }
 
 /// The middle one of some values, the upper of two; none of none.
-pub(super) fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -125,7 +125,7 @@ fn point(
 }
 
 /// Best effort: a thread that may not be pinned floats.
-fn pin(thread: usize) {
+pub(crate) fn pin(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
     };
@@ -267,21 +267,10 @@ mod tests {
     /// A medium that takes a known time in a virtual clock, so that the arithmetic is exact.
     #[test]
     fn a_round_counts_operations_per_second() {
+        use crate::emulate::tests::Virtual;
         use crate::model::Params;
         use crate::{Emulated, Mapped};
-        use nyx_base::Instant;
         use std::sync::Arc;
-        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-        #[derive(Default)]
-        struct Virtual(AtomicU64);
-        impl Clock for Virtual {
-            fn now(&self) -> Instant {
-                Instant(self.0.load(Relaxed))
-            }
-            fn spin_until(&self, until: Instant) {
-                self.0.fetch_max(until.0, Relaxed);
-            }
-        }
         let clock = Arc::new(Virtual::default());
         let params = Params::resolve("ull-ssd").expect("a preset");
         let medium = Mapped::anonymous(1 << 20).expect("memory");

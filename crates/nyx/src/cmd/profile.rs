@@ -6,6 +6,7 @@
 //! medium of its own and removes it afterwards.
 
 mod curve;
+mod full;
 
 use crate::cmd::print;
 use crate::{Exit, Failure};
@@ -25,13 +26,37 @@ use std::sync::Arc;
 ///
 /// With --model alone the model is profiled in virtual time. With --model and --device it is laid
 /// over that medium and measured in real time. Without --model the medium itself is measured.
+///
+/// --full evaluates the device instead, for people: latency and bandwidth by size, order and number
+/// of threads, readers beside writers, and DRAM and a disk beside it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   nyx profile                                       this machine's memory
   nyx profile --path nyx-data/probe --size 1GiB     the file system of that directory
   nyx profile --model optane-2dimm/8 --svg curve.svg
                                                     a model in virtual time, with its curve
-  nyx profile --effort full --out main.profile.toml thoroughly, into a file that serve reads")]
+  nyx profile --effort full --out main.profile.toml thoroughly, into a file that serve reads
+  nyx profile --full --out report                   all of section 2 of Han et al., this memory
+  nyx profile --full --device dax --path /mnt/pmem/probe --size 4GiB --out report
+  nyx profile --full --device anon --model optane-2dimm --seconds 60 --disk none
+
+--full repeats the evaluation in section 2 of Han et al., \"Rethinking Index Design Based on
+Persistent Memory Device\":
+  tables 3 to 6    latency of reads and writes of 8 B to 16 MiB, random and sequential, one thread
+  tables 7 and 8   the same of small random accesses, beside DRAM
+  figures 1 and 2  how latency grows with size and threads
+  figures 3 to 7   bandwidth by size and threads: which size is enough for the most, whether large
+                   accesses get less, and whether a fence behind each 256 B helps them
+  figures 8 to 10  latency with size alone, and with threads
+  figures 11 to 14 what readers lose beside writers and writers beside readers, 256 B
+Published values stand beside tables 3 to 8; of its figures the paper publishes none. A model is
+also run in virtual time, in columns of its own.
+It takes (normal effort, up to four threads) two to four minutes; quick half a minute, full ten to
+fifteen; --seconds says how long in all, single large accesses on slow devices apart. It fills the
+medium, then a file of the same --size on the --disk and as much memory, one after the other, and
+removes each; an interrupted run leaves the medium's file. --out DIR gets report.md,
+evaluation.json (all readings) and fig01.svg to fig14.svg, about 1 MiB. A machine that is busy
+otherwise makes noise; noisy readings are marked.")]
 pub struct Args {
     /// The medium to measure [default: anon, or file where --path is given].
     #[arg(long, value_enum)]
@@ -39,24 +64,41 @@ pub struct Args {
     /// A file to be made for measuring; its filesystem is what is measured.
     #[arg(long, value_name = "FILE")]
     path: Option<PathBuf>,
-    /// The size of the medium.
-    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
-    size: Bytes,
+    /// The size of the medium [default: 256MiB, 1GiB with --full]. Several times the largest
+    /// cache, or accesses end there.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Bytes>,
     /// A device model: a preset such as optane-2dimm/8, or FILE.toml.
     #[arg(long, value_name = "NAME|FILE.toml")]
     model: Option<String>,
-    /// How thoroughly to measure: about a second, ten seconds, or a minute.
+    /// How thoroughly to measure: about a second, ten seconds, or a minute; with --full as below.
     #[arg(long, value_enum, default_value = "normal")]
     effort: EffortArg,
-    /// Write the profile to this file.
-    #[arg(long, value_name = "FILE")]
+    /// Write the profile to this file; with --full report, drawings and readings into this
+    /// directory.
+    #[arg(long, value_name = "FILE|DIR")]
     out: Option<PathBuf>,
     /// Draw the curves to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "full")]
     svg: Option<PathBuf>,
-    /// Print the profile as JSON.
+    /// Print the profile, or the evaluation, as JSON.
     #[arg(long)]
     json: bool,
+    /// Evaluate the device in full, as below.
+    #[arg(long)]
+    full: bool,
+    /// --full: measure for so many seconds in all, whatever the effort.
+    #[arg(long, value_name = "N", requires = "full",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// --full: up to so many threads: 1, 2, 4... [default: twice the processors, at most 16].
+    #[arg(long, value_name = "N", requires = "full",
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Option<u8>,
+    /// --full: the disk beside, by a directory on it; none for none [default: nyx-data where it is
+    /// there, or else the current directory].
+    #[arg(long, value_name = "DIR|none", requires = "full")]
+    disk: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,8 +124,14 @@ const SHOWN_BYTES: [usize; 17] = [
     64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096,
 ];
 
+/// The size of a medium where nothing else is said.
+const SIZE_DEFAULT: Bytes = Bytes::mib(256);
+
 /// Profiles and reports.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.full {
+        return full::run(&args);
+    }
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("a constant template"),
     );
@@ -103,25 +151,45 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// What is to be measured.
+enum Subject {
+    /// A model in virtual time.
+    Model(Params),
+    /// A medium, with a model over it if there is one.
+    Medium(Device, Option<Params>),
+}
+
+impl Args {
+    fn subject(&self) -> Result<Subject, Failure> {
+        let params = self.model.as_deref().map(Params::resolve).transpose();
+        let params = params.map_err(failure)?;
+        Ok(match (self.device, &self.path, params) {
+            (Some(device), _, params) => Subject::Medium(device, params),
+            (None, Some(_), params) => Subject::Medium(Device::File, params),
+            (None, None, Some(params)) => Subject::Model(params),
+            (None, None, None) => Subject::Medium(Device::Anon, None),
+        })
+    }
+}
+
+impl EffortArg {
+    fn effort(self) -> Effort {
+        match self {
+            EffortArg::Quick => Effort::Quick,
+            EffortArg::Normal => Effort::Normal,
+            EffortArg::Full => Effort::Full,
+        }
+    }
+}
+
 fn profile(args: &Args, progress: &mut dyn FnMut(Progress)) -> Result<Profile, Failure> {
-    let params = args
-        .model
-        .as_deref()
-        .map(Params::resolve)
-        .transpose()
-        .map_err(failure)?;
-    let effort = match args.effort {
-        EffortArg::Quick => Effort::Quick,
-        EffortArg::Normal => Effort::Normal,
-        EffortArg::Full => Effort::Full,
+    let effort = args.effort.effort();
+    let (device, params) = match args.subject()? {
+        Subject::Model(params) => return Ok(simulate(&params, effort, progress)),
+        Subject::Medium(device, params) => (device, params),
     };
-    let device = match (args.device, &args.path, &params) {
-        (Some(device), ..) => device,
-        (None, Some(_), _) => Device::File,
-        (None, None, Some(params)) => return Ok(simulate(params, effort, progress)),
-        (None, None, None) => Device::Anon,
-    };
-    let scratch = Scratch::make(device, args.path.as_deref(), args.size)?;
+    let size = args.size.unwrap_or(SIZE_DEFAULT);
+    let scratch = Scratch::make(device, args.path.as_deref(), size)?;
     let clock = Arc::new(TscClock::start());
     let identity = Identity::of(&scratch.medium, params.as_ref());
     scratch
@@ -225,9 +293,8 @@ fn short(ops_per_s: f64) -> String {
     }
 }
 
-/// The device of a profile in a few words.
-fn name(profile: &Profile) -> String {
-    let device = &profile.device;
+/// A device in a few words.
+fn name(device: &Identity) -> String {
     let medium = match (device.kind.as_str(), &device.path) {
         ("none", _) => None,
         (kind, Some(path)) => Some(format!("{kind} {path}")),
@@ -248,7 +315,7 @@ fn text(profile: &Profile) -> String {
         n => format!("{n} sizes measured, the others interpolated"),
     };
     let evidence = profile.evidence;
-    let (name, counts) = (name(profile), counts.join(", "));
+    let (name, counts) = (name(&profile.device), counts.join(", "));
     let _ = writeln!(
         out,
         "MaxIOPS of {name} ({evidence}; {counts} threads; {sizes})"

@@ -3,105 +3,50 @@
 //! What it never does: leave out what kind of evidence it shows.
 
 use super::name;
+use crate::plot::{self, Across, Legend, Line, Mark, Panel, Point, Scale, number};
 use nyx_media::Op;
 use nyx_media::profile::{Profile, STEP_BYTES, STEPS};
-use plotters::prelude::*;
 
-/// Width and height in pixels.
-const SIZE: (u32, u32) = (960, 560);
-const INK: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(225, 225, 225);
-const READS: RGBColor = RGBColor(0, 90, 160);
-const WRITES: RGBColor = RGBColor(200, 80, 0);
+const PANEL_HEIGHT: u32 = 520;
+/// The end of the abscissa, behind the largest size.
+const END_KIB: f64 = 4.125;
 
 /// The text of the SVG.
 pub(super) fn draw(profile: &Profile) -> Result<String, String> {
-    let mut svg = String::new();
-    plot(profile, &mut svg).map_err(|error| error.to_string())?;
-    Ok(svg)
-}
-
-fn plot(profile: &Profile, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let title = format!("MaxIOPS by size: {} ({})", name(profile), profile.evidence);
-    let (low, high) = decades(profile);
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 20).into_font().color(&INK))
-        .margin(16)
-        .x_label_area_size(48)
-        .y_label_area_size(76)
-        .build_cartesian_2d(0.0..4.125f64, (low..high).log_scale())?;
-    chart
-        .configure_mesh()
-        .axis_style(INK)
-        .bold_line_style(GRID)
-        .light_line_style(TRANSPARENT)
-        .x_labels(9)
-        .x_label_formatter(&|kib| format!("{kib:.1}"))
-        .y_label_formatter(&|rate| label(*rate))
-        .x_desc("size of the operation, KiB")
-        .y_desc("operations per second, at most")
-        .label_style(("sans-serif", 14).into_font().color(&INK))
-        .axis_desc_style(("sans-serif", 15).into_font().color(&INK))
-        .draw()?;
-    for (op, label, color) in [
-        (Op::Read, "random reads", READS),
-        (Op::Write, "random writes", WRITES),
-    ] {
-        let points: Vec<(f64, f64)> = (0..STEPS)
-            .map(|i| (kib(i), profile.max_ops_per_s(op)[i]))
-            .collect();
-        chart
-            .draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?
-            .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], color.stroke_width(2)));
-        let measured = points
-            .into_iter()
-            .enumerate()
-            .filter(|(i, _)| profile.measured_bytes.contains(&((i + 1) * STEP_BYTES)));
-        chart.draw_series(measured.map(|(_, point)| Circle::new(point, 2, color.filled())))?;
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .legend_area_size(36)
-        .margin(12)
-        .background_style(WHITE)
-        .border_style(GRID)
-        .label_font(("sans-serif", 15).into_font().color(&INK))
-        .draw()?;
-    root.present()?;
-    Ok(())
-}
-
-/// The size of step `i` in KiB.
-fn kib(i: usize) -> f64 {
-    ((i + 1) * STEP_BYTES) as f64 / 1024.0
-}
-
-/// A range of 1, 2 or 5 times a power of ten that holds every rate.
-fn decades(profile: &Profile) -> (f64, f64) {
-    let rates = || {
-        [Op::Read, Op::Write]
-            .into_iter()
-            .flat_map(|op| profile.max_ops_per_s(op))
+    let line = |(op, name): (Op, &str)| Line {
+        name: name.to_owned(),
+        points: (0..STEPS).map(|step| point(profile, op, step)).collect(),
     };
-    let (least, most) = rates().fold((f64::MAX, 0.0f64), |(a, b), &r| (a.min(r), b.max(r)));
-    let steps = || (0..60).map(|i| [1.0, 2.0, 5.0][i % 3] * 10f64.powi((i / 3) as i32));
-    let low = steps()
-        .take_while(|&step| step <= least)
-        .last()
-        .unwrap_or(1.0);
-    (low, steps().find(|&step| step >= most).unwrap_or(most))
+    let panel = Panel {
+        title: "operations per second, at most".into(),
+        along: "size of the operation, KiB".into(),
+        across: Across::Numbers(END_KIB),
+        scale: Scale::Log,
+        written: number,
+        lines: [(Op::Read, "random reads"), (Op::Write, "random writes")]
+            .map(line)
+            .to_vec(),
+        levels: Vec::new(),
+        legend: Legend::Right,
+    };
+    let title = format!(
+        "MaxIOPS by size: {} ({})",
+        name(&profile.device),
+        profile.evidence
+    );
+    plot::draw(&title, &[panel], PANEL_HEIGHT)
 }
 
-/// A rate on the axis.
-fn label(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{} M", rate / 1e6),
-        rate if rate >= 1e3 => format!("{} k", rate / 1e3),
-        rate => format!("{rate}"),
+/// The rate of a step; what was measured and not interpolated is marked.
+fn point(profile: &Profile, op: Op, step: usize) -> Point {
+    let bytes = (step + 1) * STEP_BYTES;
+    Point {
+        x: bytes as f64 / 1024.0,
+        y: profile.max_ops_per_s(op)[step],
+        mark: match profile.measured_bytes.contains(&bytes) {
+            true => Mark::Dot,
+            false => Mark::None,
+        },
     }
 }
 
