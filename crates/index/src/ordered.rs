@@ -37,18 +37,26 @@ pub trait Ordered: Index {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound>;
+    ) -> Result<(), ScanError>;
 
     /// Calls `each` with the entries of `range` in descending order until it breaks.
     fn scan_back(
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound>;
+    ) -> Result<(), ScanError>;
+}
+
+/// Values by 8-byte keys, in an order of positions that says nothing to anybody else.
+pub trait Unordered: Index {
+    /// Puts the next entries at or behind position `from` into `into`, instead of what is in it;
+    /// the position behind them, if there is any. From 0 on until there is none, each entry that is
+    /// there all the while is met once.
+    fn walk(&self, from: u64, into: &mut Vec<(u64, u64)>) -> Result<Option<u64>, Unsound>;
 }
 
 /// An index that lies in a heap.
-pub trait Persistent<P: Pmem>: Ordered + Sized {
+pub trait Persistent<P: Pmem>: Index + Sized {
     /// The index at the root `root` of a heap, which is made where the root is zero.
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError>;
 
@@ -88,6 +96,18 @@ impl PutError {
             _ => Ok(()),
         }
     }
+}
+
+/// Why a range cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// The index leads nowhere: its image is damaged.
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
+    /// What answers ranges is not built yet, or has no room for what it should have.
+    #[error("what answers ranges is not built yet, or has no room")]
+    NotReady,
 }
 
 /// Why an index cannot be right. The image it lies in is damaged: nothing that Nyx does, and no

@@ -36,9 +36,10 @@ mod crash;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use crate::bytes::ones;
 use crate::fast_fair::FastFair;
 use crate::heap::{Class, Full, Heap, Sweep};
-use crate::ordered::{Census, END, PutError, Steps, Unsound};
+use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
 use crate::{Eras, Index, Ordered, Persistent};
 use leaf::{Draft, Leaf, Locked};
 use nyx_base::WorkerId;
@@ -238,7 +239,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (mut from, to) = range.into_inner();
         while from <= to {
@@ -266,7 +267,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (from, mut to) = range.into_inner();
         while from <= to {
@@ -284,7 +285,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
             // A leaf that begins above what it was found by is a damaged one.
             match low.checked_sub(1) {
                 Some(next) if next < to => to = next,
-                Some(_) => return Err(Unsound::Endless),
+                Some(_) => return Err(Unsound::Endless.into()),
                 None => return Ok(()),
             }
         }
@@ -360,7 +361,7 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
             return Err(Unsound::Fence { at, fence });
         }
         let mut keys = BTreeSet::new();
-        for slot in leaf::ones(leaf.held()) {
+        for slot in ones(leaf.held()) {
             let key = leaf.key(slot);
             let is_found = leaf.find(key) == Some(slot);
             if key < low || key >= fence || !is_found || !keys.insert(key) {

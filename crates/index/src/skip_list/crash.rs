@@ -48,7 +48,7 @@ fn a_damaged_image_is_an_error_or_an_answer() {
 
 #[test]
 fn each_forgotten_flush_and_fence_is_found() {
-    let found = crash::forgotten_is_found::<Lists>();
+    let found = crash::forgotten_is_found::<Lists>(&[]);
     assert!(found >= 12, "{found}");
 }
 

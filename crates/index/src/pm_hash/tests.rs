@@ -1,0 +1,45 @@
+//! The table against what every index must do.
+
+use super::PmHash;
+use crate::contract;
+use nyx_media::Mapped;
+use proptest::prelude::*;
+
+/// Small segments and tables, so that few keys make many of them.
+type Small = PmHash<Mapped, 2, 4, 2>;
+type Whole = PmHash<Mapped>;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn it_agrees_with_an_ordered_map(steps in contract::any_steps()) {
+        contract::agrees::<Small>(&steps);
+        contract::agrees::<Whole>(&steps);
+    }
+}
+
+#[test]
+fn in_order_in_reverse_and_shuffled_all_keys_are_found() {
+    contract::holds_any_order::<Whole>();
+}
+
+#[test]
+fn the_greatest_key_is_told_to_whoever_goes_beyond() {
+    contract::ends_at_the_greatest_key::<Small>();
+}
+
+#[test]
+fn a_full_heap_refuses_new_segments_and_nothing_else() {
+    contract::refuses_when_full::<Whole>();
+}
+
+#[test]
+fn readers_miss_nothing_and_never_go_back_while_writers_write() {
+    contract::serves_all_at_once::<Small>();
+}
+
+#[test]
+fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
+    contract::serves_while_it_grows::<Small>();
+}
