@@ -263,7 +263,9 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
     Heap::format(&pm, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
     fn open<K: Kind>(pm: &Recorder) -> Option<K::Small<'_>> {
         let heap = Heap::open(pm, Arc::new(Eras::new(1))).ok()?;
-        Persistent::open(Arc::new(heap), 0, W).ok()
+        let index = Persistent::open(Arc::new(heap), 0, W).ok()?;
+        K::make_ready(&index);
+        Some(index)
     }
     let whole = open::<K>(&pm).expect("an empty index");
     (0..300).for_each(|key| assert_eq!(whole.put(W, key * 3, key), Ok(None)));

@@ -4,9 +4,8 @@
 use super::bucket::{self, Bucket};
 use super::directory::Visit;
 use super::segment::Segment;
-use super::{PmHash, places};
+use super::{PmHash, hash_of, places};
 use crate::heap::Sweep;
-use crate::map::hash_of;
 use crate::ordered::{Census, Unsound};
 use nyx_media::Pmem;
 use std::collections::BTreeSet;

@@ -3,6 +3,7 @@
 use super::PmHash;
 use crate::contract::{self, Kind, crash};
 use crate::heap::Heap;
+use crate::ordered::Census;
 use crate::{Eras, Index, Persistent};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::Pmem;
@@ -85,8 +86,9 @@ fn each_store_whose_order_matters_is_found_when_it_comes_too_late() {
     crash::late_is_found::<Tables>(&found, &others);
 }
 
-/// How many segments the directory does not know of, at most, if the power fails after many splits.
-fn unlinked_most(recorder: &mut Recorder) -> u64 {
+/// Shows each state that a power failure may leave while 200 keys are put, as what is counted in it
+/// and how many were acknowledged.
+fn each_state(recorder: &mut Recorder, mut see: impl FnMut(Census, u64)) {
     fn open(recorder: &Recorder) -> Table<'_> {
         let heap = Heap::open(recorder, Arc::new(Eras::new(1))).expect("a heap");
         Table::open(Arc::new(heap), 0, W).expect("a table")
@@ -94,22 +96,42 @@ fn unlinked_most(recorder: &mut Recorder) -> u64 {
     Heap::format(&*recorder, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
     recorder.restart();
     let table = open(recorder);
-    (0..200).for_each(|key| assert_eq!(table.put(W, key, key), Ok(None)));
-    recorder.acknowledge(200);
-    let mut most = 0;
+    for key in 0..200 {
+        assert_eq!(table.put(W, key, key), Ok(None));
+        recorder.acknowledge(key + 1);
+    }
     recorder.crashes(Depth::default(), |crash| {
-        if crash.acknowledged == 200 {
-            let recorder = Recorder::with_image(crash.image);
-            let census = open(&recorder).check().expect("sound");
-            assert_eq!(census.entries, 200);
-            most = most.max(census.unlinked);
-        }
+        let recorder = Recorder::with_image(crash.image);
+        let census = open(&recorder).check().expect("sound");
+        see(census, crash.acknowledged);
     });
-    most
+}
+
+#[test]
+fn splits_under_way_and_tables_below_tables_are_among_the_states() {
+    let [mut under_way, mut lags, mut levels] = [0; 3];
+    each_state(&mut Recorder::new(64 << 10), |census, put| {
+        assert!((put..=put + 1).contains(&census.entries));
+        under_way += u32::from(census.leftovers > 0);
+        lags += u32::from(census.unlinked > 0);
+        levels = levels.max(census.levels);
+    });
+    println!("{under_way} under way, in {lags} the directory lags, {levels} levels");
+    assert!(under_way > 100 && lags > 100 && levels > 2);
 }
 
 #[test]
 fn the_directory_misses_the_last_split_at_most() {
+    /// How many segments it does not know of, at most, after the last key.
+    fn unlinked_most(recorder: &mut Recorder) -> u64 {
+        let mut most = 0;
+        each_state(recorder, |census, put| {
+            if put == 200 {
+                most = most.max(census.unlinked);
+            }
+        });
+        most
+    }
     let mut recorder = Recorder::new(64 << 10);
     assert!(unlinked_most(&mut recorder) <= 1);
     let told =

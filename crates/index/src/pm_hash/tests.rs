@@ -1,7 +1,8 @@
 //! The table against what every index must do.
 
 use super::PmHash;
-use crate::contract;
+use crate::{Index, Persistent, contract};
+use nyx_base::WorkerId;
 use nyx_media::Mapped;
 use proptest::prelude::*;
 
@@ -22,6 +23,25 @@ proptest! {
 #[test]
 fn in_order_in_reverse_and_shuffled_all_keys_are_found() {
     contract::holds_any_order::<Whole>();
+}
+
+/// Of memory for segments and tables, whatever the number of keys.
+#[test]
+fn it_takes_28_to_30_bytes_per_key() {
+    let table: Whole = contract::empty(16 << 20, 1);
+    let mut key = 0;
+    for keys in (100_000..=200_000).step_by(10_000) {
+        while key < keys {
+            table.put(WorkerId(0), key, key).expect("room");
+            key += 1;
+        }
+        let per_key = table.heap().claimed_bytes() as f64 / keys as f64;
+        println!("{keys} keys: {per_key:.1} bytes each");
+        assert!(
+            (27.0..30.5).contains(&per_key),
+            "{keys} keys: {per_key:.1} bytes each"
+        );
+    }
 }
 
 #[test]
