@@ -16,6 +16,7 @@ use nyx_base::{Bytes, WorkerId};
 use nyx_index::fast_fair::FastFair;
 use nyx_index::fp_tree::FpTree;
 use nyx_index::heap::Heap;
+use nyx_index::hybrid::Hybrid;
 use nyx_index::hybrid_plus::HybridPlus;
 use nyx_index::pm_hash::PmHash;
 use nyx_index::skip_list::SkipList;
@@ -189,7 +190,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 type Make = fn(u64) -> Box<dyn Candidate>;
 
-const CANDIDATES: [(&str, Make); 10] = [
+const CANDIDATES: [(&str, Make); 11] = [
     ("fast-fair", |keys| ours::<FastFair<Mapped>>(keys, false)),
     ("fast-fair, flushing", |keys| {
         ours::<FastFair<Mapped>>(keys, true)
@@ -208,6 +209,7 @@ const CANDIDATES: [(&str, Make); 10] = [
     ("pm-hash, flushing", |keys| {
         made::<PmHash<Mapped>>(keys, true, |_, _| None)
     }),
+    ("hybrid", |keys| ours::<Hybrid<PmHash<Mapped>>>(keys, false)),
     ("hybrid+", |keys| {
         ours::<HybridPlus<FastFair<Mapped>>>(keys, false)
     }),

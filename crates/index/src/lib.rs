@@ -11,6 +11,7 @@
 //! * [`skip_list`]: a list on persistent memory, with levels above it in DRAM.
 //! * [`pm_hash`]: a hash table on persistent memory.
 //! * [`acs`]: a cache in DRAM before any of them.
+//! * [`hybrid`]: a hash on persistent memory and a tree in DRAM, as one index.
 //! * [`hybrid_plus`]: a map in DRAM and a tree on persistent memory, as one index.
 //! * [`map`]: the cache's hash table for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
@@ -26,6 +27,7 @@ pub mod fast_fair;
 pub mod fp_tree;
 pub mod hash;
 pub mod heap;
+pub mod hybrid;
 pub mod hybrid_plus;
 mod latch;
 pub mod map;

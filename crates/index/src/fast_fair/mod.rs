@@ -42,14 +42,14 @@ mod interleavings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::heap::{Class, Heap, Sweep};
+use crate::heap::{Class, Full, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, Steps, Unsound};
 use crate::sync::{Mutex, lock};
-use crate::{Index, Persistent};
+use crate::{Eras, Index, Persistent};
 use node::{Draft, Locked, Mode, Node, Spot};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
-use nyx_media::pmem::LINE_BYTES;
+use nyx_media::pmem::{Dram, LINE_BYTES};
 use std::sync::Arc;
 
 /// Levels that fit into the bits that a node has for its own.
@@ -63,6 +63,17 @@ pub struct FastFair<P, const SLOTS: usize = { self::SLOTS }> {
     root: usize,
     /// Held while a level is added.
     growing: Mutex<()>,
+}
+
+impl FastFair<Dram> {
+    /// An empty tree in DRAM with room for so many entries, whose memory is taken as it grows.
+    pub(crate) fn in_dram(entries: u64, eras: &Arc<Eras>) -> Result<FastFair<Dram>, PutError> {
+        /// Of a tree whose nodes are half full, per entry.
+        const ENTRY_BYTES: u64 = 40;
+        let bytes = entries * ENTRY_BYTES;
+        let heap = Heap::in_dram(bytes, eras.clone()).map_err(|_| Full::of_dram(bytes))?;
+        FastFair::open(Arc::new(heap), 0, WorkerId(0))
+    }
 }
 
 impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {

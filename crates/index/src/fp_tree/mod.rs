@@ -38,9 +38,9 @@ mod tests;
 
 use crate::bytes::ones;
 use crate::fast_fair::FastFair;
-use crate::heap::{Class, Full, Heap, Sweep};
+use crate::heap::{Class, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
-use crate::{Eras, Index, Ordered, Persistent};
+use crate::{Index, Ordered, Persistent};
 use leaf::{Draft, Leaf, Locked};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -297,7 +297,7 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
         let () = Self::FITS;
         let leaves = heap.pm().size_bytes() / Self::LEAF_BYTES;
-        let above = tree_above(leaves, heap.eras())?;
+        let above = FastFair::in_dram(leaves, heap.eras())?;
         let tree = FpTree { heap, root, above };
         if tree.heap.read_root(root) == 0 {
             let leaf = tree.draft(
@@ -370,13 +370,4 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         }
         Ok(())
     }
-}
-
-/// An empty tree in DRAM with room for so many leaves, whose memory is taken as it grows.
-fn tree_above(leaves: u64, eras: &Arc<Eras>) -> Result<FastFair<Dram>, PutError> {
-    /// Of a tree whose nodes are half full, per entry.
-    const ENTRY_BYTES: u64 = 40;
-    let bytes = leaves * ENTRY_BYTES;
-    let heap = Heap::in_dram(bytes, eras.clone()).map_err(|_| Full::of_dram(bytes))?;
-    FastFair::open(Arc::new(heap), 0, WorkerId(0))
 }
