@@ -199,6 +199,10 @@ impl<H: Unordered> Index for Hybrid<H> {
         self.hash.get(key)
     }
 
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        self.hash.get_many(keys, values)
+    }
+
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
         PutError::check(key)?;
         self.change(key, || self.hash.put(worker, key, value))

@@ -243,6 +243,15 @@ impl<T: Ordered> Index for HybridPlus<T> {
         }
     }
 
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        keys.iter().for_each(|&key| self.tell(key, false));
+        let is_settled = |&key: &u64| self.unsettled(key).load(Acquire) == 0;
+        match self.is_built() && keys.iter().all(is_settled) {
+            true => self.map.get_many(keys, values),
+            false => self.tree.get_many(keys, values),
+        }
+    }
+
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
         PutError::check(key)?;
         let tree = || self.tree.put(worker, key, value);

@@ -36,6 +36,9 @@ pub(super) const WORDS: usize = 32;
 /// Slots that fit.
 pub(super) const SLOTS_MAX: usize = (WORDS - HEADER) / 2;
 
+/// The size of a slot.
+pub(super) const SLOT_BYTES: usize = 16;
+
 const LOCK: usize = 0;
 const META: usize = 1;
 const TAGS: usize = 2;
@@ -126,6 +129,12 @@ pub(super) fn tag(hash: u64) -> u8 {
     hash as u8
 }
 
+/// Where a slot begins in a bucket, in bytes.
+#[inline]
+pub(super) fn slot_at(slot: usize) -> u64 {
+    ((HEADER + 2 * slot) * size_of::<Word>()) as u64
+}
+
 /// The words of a bucket. Copies are cheap.
 #[derive(Debug)]
 pub(super) struct Bucket<'p, P> {
@@ -192,10 +201,15 @@ impl<'p, P: Pmem> Bucket<'p, P> {
     /// The slot that holds `key`, whose hash has this byte.
     #[inline]
     pub(super) fn find(&self, meta: Meta, tag: u8, key: u64) -> Option<usize> {
+        self.alike(meta, tag).find(|&slot| self.key(slot) == key)
+    }
+
+    /// The slots that hold a key whose hash has this byte.
+    #[inline]
+    pub(super) fn alike(&self, meta: Meta, tag: u8) -> impl Iterator<Item = usize> + use<P> {
         let tags = self.words[TAGS..HEADER].iter().enumerate();
         let alike = tags.map(|(at, word)| same_bytes(word.load(Acquire), tag) << (8 * at));
-        let alike = alike.fold(0, |all, some| all | some) & self.held(meta);
-        ones(alike).find(|&slot| self.key(slot) == key)
+        ones(alike.fold(0, |all, some| all | some) & self.held(meta))
     }
 
     /// The entries, in no order.

@@ -61,7 +61,7 @@ mod tests;
 
 use crate::heap::{Class, Full, Heap, Sweep};
 use crate::map;
-use crate::ordered::{Census, PutError, Steps, Unordered, Unsound};
+use crate::ordered::{Census, PutError, Steps, TOGETHER, Unordered, Unsound, together};
 use crate::sync::{Locks, Mutex};
 use crate::{Index, Persistent};
 use bucket::{Bucket, DEPTH_MAX, Locked, Meta, Span};
@@ -203,6 +203,46 @@ impl<P: Pmem, const BUCKETS: usize, const SLOTS: usize, const BITS: u32>
         }
     }
 
+    /// The value of `key`, from `segment` on to the right.
+    #[inline]
+    fn find<'t>(
+        &'t self,
+        segment: Segment<'t, P>,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Unsound> {
+        let find = |bucket: Bucket<'_, P>, meta| {
+            let slot = bucket.find(meta, bucket::tag(hash), key);
+            slot.map(|slot| bucket.value(slot))
+        };
+        let [one, other] = places::<BUCKETS>(hash);
+        match self.read(segment, hash, one, find)? {
+            Some(value) => Ok(Some(value)),
+            None => self.read(segment, hash, other, find),
+        }
+    }
+
+    /// Asks for the fingerprints in both buckets to be brought near.
+    #[inline]
+    fn fetch(&self, segment: Segment<'_, P>, hash: u64) {
+        for place in places::<BUCKETS>(hash) {
+            let at = segment.bucket_at(place);
+            self.heap.pm().fetch(at, LINE_BYTES);
+        }
+    }
+
+    /// Asks for the slots with the right fingerprints to be brought near.
+    #[inline]
+    fn fetch_slots(&self, segment: Segment<'_, P>, hash: u64) {
+        for place in places::<BUCKETS>(hash) {
+            let bucket = segment.bucket(place);
+            for slot in bucket.alike(bucket.meta(), bucket::tag(hash)) {
+                let at = segment.bucket_at(place) + bucket::slot_at(slot);
+                self.heap.pm().fetch(at, bucket::SLOT_BYTES);
+            }
+        }
+    }
+
     /// Locks the two buckets that have `hash`.
     fn lock(&self, worker: WorkerId, hash: u64) -> Result<Pair<'_, P>, PutError> {
         let generation = self.heap.generation();
@@ -293,16 +333,28 @@ impl<P: Pmem, const BUCKETS: usize, const SLOTS: usize, const BITS: u32> Index
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
         let hash = hash_of(key);
         let segment = self.descend(hash)?;
-        let [one, other] = places::<BUCKETS>(hash);
-        self.heap.pm().fetch(segment.bucket_at(other), LINE_BYTES);
-        let find = |bucket: Bucket<'_, P>, meta| {
-            let slot = bucket.find(meta, bucket::tag(hash), key);
-            slot.map(|slot| bucket.value(slot))
-        };
-        match self.read(segment, hash, one, find)? {
-            Some(value) => Ok(Some(value)),
-            None => self.read(segment, hash, other, find),
+        self.fetch(segment, hash);
+        self.find(segment, hash, key)
+    }
+
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        for (keys, values) in together(keys, values) {
+            let mut ways = [None; TOGETHER];
+            for (way, &key) in ways.iter_mut().zip(keys) {
+                let hash = hash_of(key);
+                let segment = self.descend(hash)?;
+                self.fetch(segment, hash);
+                *way = Some((segment, hash, key));
+            }
+            let ways = ways.into_iter().flatten();
+            for (segment, hash, _) in ways.clone() {
+                self.fetch_slots(segment, hash);
+            }
+            for ((segment, hash, key), value) in ways.zip(values) {
+                *value = self.find(segment, hash, key)?;
+            }
         }
+        Ok(())
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
@@ -355,6 +407,9 @@ impl<P: Pmem, const BUCKETS: usize, const SLOTS: usize, const BITS: u32> Unorder
             last = last.min(span.last());
         }
         into.retain(|&(key, _)| (from..=last).contains(&hash_of(key)));
+        // A key that went and came again may have been in both of its buckets.
+        into.sort_unstable_by_key(|entry| entry.0);
+        into.dedup_by_key(|entry| entry.0);
         Ok(last.checked_add(1))
     }
 }
