@@ -30,8 +30,8 @@ pub trait Index: Send + Sync {
     /// The value of `key`. Nobody is told of what a crash could undo.
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;
 
-    /// The value of each of `keys`, in its place of `values`, as [`Index::get`] tells it: of as many
-    /// as the shorter has. Faster where waits for memory overlap.
+    /// The value of each of `keys`, in its place of `values`, as [`Index::get`] tells it: of as
+    /// many as the shorter has. Faster where waits for memory overlap.
     fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
         for (&key, value) in keys.iter().zip(values) {
             *value = self.get(key)?;

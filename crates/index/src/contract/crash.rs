@@ -397,6 +397,41 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
     assert_eq!(repairs, REPAIRS, "there is too little to put right");
 }
 
+/// Whoever reads beside a writer, wherever that one is, is told of nothing that a crash takes back.
+/// For indexes whose readers do not wait. Tells at how many places the writer was stopped.
+pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
+    const KEYS: u64 = 20;
+    for acts in 0.. {
+        let recorder = fresh();
+        let index = open::<K>(&recorder).expect("an index");
+        let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(&index).map(drop));
+        run(&steps(9, 30, KEYS, 0.2)).expect("room");
+        // Where it is killed it stays, with its locks.
+        recorder.kill_after(Some(acts));
+        let more = steps(10, 25, KEYS, 0.4);
+        let done = catch_unwind(AssertUnwindSafe(|| run(&more).expect("room")));
+        recorder.kill_after(None);
+        if done.is_ok() {
+            return acts;
+        }
+        // On a thread of its own, whose fences are not the writer's.
+        let read = || (0..3 * KEYS).map(|key| index.get(key)).collect::<Vec<_>>();
+        let told = std::thread::scope(|scope| scope.spawn(read).join().expect("no panic"));
+        recorder.acknowledge(1);
+        recorder.crashes(Depth::default(), |crash| {
+            if crash.acknowledged == 1 {
+                let recorder = Recorder::with_image(crash.image);
+                let index = open::<K>(&recorder).expect("an index");
+                for (key, told) in (0..).zip(&told) {
+                    let found = index.get(key);
+                    assert_eq!(found, *told, "key {key}, stopped after {acts}");
+                }
+            }
+        });
+    }
+    unreachable!("the steps end")
+}
+
 /// The sites of this room that act while indexes are used.
 fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
     let mut all = BTreeSet::new();

@@ -319,13 +319,14 @@ fn is_well<'p>(index: &(impl Persistent<&'p Recorder> + Lists)) -> bool {
 }
 
 /// Readers and writers on real threads. Each key has one writer, which only ever makes its value
-/// grow, so that what a reader sees can be judged: nothing is missed, and nothing goes back.
+/// grow and says whose it is, so that what a reader sees can be judged: nothing is missed, nothing
+/// goes back, and nothing is another's.
 pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
     const KEYS: u64 = 600;
     const ROUNDS: u64 = 3_000;
     let index = empty::<I>(8 << 20, 4);
     (0..KEYS).filter(|&key| is_fixed(key)).for_each(|key| {
-        index.put(W, key, 0).expect("room");
+        index.put(W, key, key).expect("room");
     });
     std::thread::scope(|scope| {
         for writer in 0..2u64 {
@@ -336,7 +337,7 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
                     index.heap().eras().enter(worker);
                     for key in (0..KEYS).filter(|key| key / 3 % 2 == writer) {
                         if is_fixed(key) || (key + round) % 2 == 0 {
-                            index.put(worker, key, round).expect("room");
+                            index.put(worker, key, round * KEYS + key).expect("room");
                         } else {
                             index.remove(worker, key).expect("sound");
                         }
@@ -354,7 +355,7 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
                     index.heap().eras().enter(WorkerId(reader));
                     read_all(index, &mut last);
                     let (from, to) = (rng.u64(0..KEYS), rng.u64(0..KEYS));
-                    scan_all(index, from.min(to), from.max(to), ROUNDS);
+                    scan_all(index, from.min(to), from.max(to), (KEYS, ROUNDS));
                 }
                 index.heap().eras().leave(WorkerId(reader));
             });
@@ -433,21 +434,27 @@ fn is_fixed(key: u64) -> bool {
 }
 
 fn read_all(index: &impl Index, last: &mut [u64]) {
-    for (key, last) in last.iter_mut().enumerate().step_by(3) {
-        let value = index.get(key as u64).expect("sound").expect("it is there");
-        assert!(value >= *last, "key {key} went back");
-        *last = value;
+    let keys = last.len() as u64;
+    for (key, last) in (0..).zip(last) {
+        let Some(value) = index.get(key).expect("sound") else {
+            assert!(!is_fixed(key), "key {key} is missed");
+            continue;
+        };
+        assert_eq!(value % keys, key, "another's value");
+        assert!(value / keys >= *last, "key {key} went back");
+        *last = value / keys;
     }
 }
 
-fn scan_all(index: &impl Lists, from: u64, to: u64, most: u64) {
+fn scan_all(index: &impl Lists, from: u64, to: u64, (keys, rounds): (u64, u64)) {
     for entries in index.lists(from, to).expect("sound") {
         assert!(entries.is_sorted_by(|a, b| a.0 < b.0), "{entries:?}");
         let fixed = entries.iter().filter(|(key, _)| is_fixed(*key));
         let expected = (from..=to).filter(|&key| is_fixed(key)).count();
         assert_eq!(fixed.count(), expected, "{from} to {to}: {entries:?}");
         for &(key, value) in &entries {
-            assert!(value <= most, "key {key} has {value}");
+            assert_eq!(value % keys, key, "another's value");
+            assert!(value / keys <= rounds, "key {key} has {value}");
         }
     }
 }

@@ -108,9 +108,13 @@ impl<H: Unordered> Hybrid<H> {
         self.is_built.load(Acquire)
     }
 
-    /// How many changes are put off now.
+    /// How many changes are put off now. Waits for whoever makes some.
     pub fn put_off(&self) -> usize {
-        self.put_off.len()
+        self.waiting(&lock(&self.settling))
+    }
+
+    fn waiting(&self, settling: &Settling) -> usize {
+        usize::from(settling.refused.is_some()) + self.put_off.len()
     }
 
     /// Puts some `most` keys more into the tree; true when it has all. Others may use the index,
@@ -184,7 +188,7 @@ impl<H: Unordered> Hybrid<H> {
             return Err(ScanError::NotReady);
         }
         let settling = &mut *lock(&self.settling);
-        let before = usize::from(settling.refused.is_some()) + self.put_off.len();
+        let before = self.waiting(settling);
         match self.settle_some(settling, before) {
             Ok(_) => Ok(()),
             Err(PutError::Unsound(error)) => Err(error.into()),
