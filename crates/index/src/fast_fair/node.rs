@@ -24,7 +24,7 @@
 //! node with the old entries or with the new ones. (FAST-FAIR tells leftovers by equal pointers of
 //! neighbours, which loses keys whose values are equal.)
 //!
-//! **The lock** ([`latch`](crate::latch)): its mode says in which direction entries move. A reader
+//! **The lock** ([`latch`]): its mode says in which direction entries move. A reader
 //! that saw the work of one writer in progress reads slots in that direction and so meets each
 //! entry at least once. A reader never waits.
 
