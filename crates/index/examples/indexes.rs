@@ -1,7 +1,7 @@
 //! What an index costs per operation on this machine's DRAM, one thread, CPU time: inserts of
 //! distinct keys in random order, look-ups (each key found by the value of the one before, so that
-//! they do not overlap), look-ups of keys that are not there, scans of 100, updates, and bytes per
-//! key. Beside `std`'s ordered map, in one run and by turns.
+//! they do not overlap), look-ups of 64 keys at once, look-ups of keys that are not there, scans of
+//! 100, updates, and bytes per key. Beside `std`'s ordered map, in one run and by turns.
 //!
 //! What it never does: state a figure that it did not measure in this run. All are *real*; with
 //! `--flush` cache lines are written back, which on DRAM costs what it does on persistent memory
@@ -16,9 +16,12 @@ use nyx_base::{Bytes, WorkerId};
 use nyx_index::fast_fair::FastFair;
 use nyx_index::fp_tree::FpTree;
 use nyx_index::heap::Heap;
+use nyx_index::hybrid::Hybrid;
 use nyx_index::hybrid_plus::HybridPlus;
+use nyx_index::map::DramMap;
+use nyx_index::pm_hash::PmHash;
 use nyx_index::skip_list::SkipList;
-use nyx_index::{Eras, Persistent};
+use nyx_index::{Eras, Index, Ordered, Persistent};
 use nyx_media::Mapped;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -28,6 +31,8 @@ use std::sync::Arc;
 
 const WORKER: WorkerId = WorkerId(0);
 const SCAN: usize = 100;
+/// Keys that are looked up at once.
+const BATCH: usize = 64;
 const CHUNK_BYTES: u64 = 2 << 20;
 
 /// Measures indexes, one thread, on DRAM.
@@ -48,25 +53,86 @@ struct Args {
 trait Candidate {
     fn insert(&mut self, key: u64, value: u64);
     fn get(&self, key: u64) -> Option<u64>;
-    /// Sums the values of [`SCAN`] keys from `key` on.
-    fn scan(&self, key: u64) -> u64;
+    /// The values of keys, at once.
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]);
+    /// Sums the values of [`SCAN`] keys from `key` on; none where there is no order of keys.
+    fn scan(&self, key: u64) -> Option<u64>;
     /// What it holds of its medium, in bytes; none where it does not tell.
     fn bytes(&self) -> Option<u64>;
 }
 
-struct Ours<I>(I);
+struct Ours<I> {
+    index: I,
+    scan: fn(&I, u64) -> Option<u64>,
+}
 
 /// One of ours, on memory whose lines are written back or not.
-fn ours<I: Persistent<Mapped> + 'static>(keys: u64, flushes: bool) -> Box<dyn Candidate> {
+fn ours<I: Persistent<Mapped> + Ordered + 'static>(keys: u64, flushes: bool) -> Box<dyn Candidate> {
+    made(keys, flushes, scan_of::<I>)
+}
+
+/// The same of any, with how to scan it.
+fn made<I: Persistent<Mapped> + 'static>(
+    keys: u64,
+    flushes: bool,
+    scan: fn(&I, u64) -> Option<u64>,
+) -> Box<dyn Candidate> {
     let bytes = keys * 40 + (64 << 20);
     let pm = Mapped::anonymous(bytes).expect("memory");
     let eras = Arc::new(Eras::new(1));
     let heap = Heap::format(pm.with_flushes(flushes), CHUNK_BYTES, 1, eras);
     let heap = Arc::new(heap.expect("room for a heap"));
-    Box::new(Ours(I::open(heap, 0, WORKER).expect("room for an index")))
+    let index = I::open(heap, 0, WORKER).expect("room for an index");
+    Box::new(Ours { index, scan })
+}
+
+fn scan_of<I: Ordered>(index: &I, key: u64) -> Option<u64> {
+    let (mut sum, mut left) = (0u64, SCAN);
+    let each = |_, value| {
+        sum = sum.wrapping_add(value);
+        left -= 1;
+        match left {
+            0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    };
+    index.scan(key..=u64::MAX, each).expect("sound");
+    Some(sum)
 }
 
 impl<I: Persistent<Mapped>> Candidate for Ours<I> {
+    fn insert(&mut self, key: u64, value: u64) {
+        self.index.put(WORKER, key, value).expect("room");
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.index.get(key).expect("sound")
+    }
+
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) {
+        self.index.get_many(keys, values).expect("sound");
+    }
+
+    fn scan(&self, key: u64) -> Option<u64> {
+        (self.scan)(&self.index, key)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        Some(self.index.heap().claimed_bytes())
+    }
+}
+
+/// The map of HybridIndex+ alone.
+struct InDram(DramMap);
+
+impl InDram {
+    fn new(keys: u64) -> InDram {
+        let eras = Arc::new(Eras::new(1));
+        InDram(DramMap::new(keys, eras).expect("memory"))
+    }
+}
+
+impl Candidate for InDram {
     fn insert(&mut self, key: u64, value: u64) {
         self.0.put(WORKER, key, value).expect("room");
     }
@@ -75,22 +141,16 @@ impl<I: Persistent<Mapped>> Candidate for Ours<I> {
         self.0.get(key).expect("sound")
     }
 
-    fn scan(&self, key: u64) -> u64 {
-        let (mut sum, mut left) = (0u64, SCAN);
-        let each = |_, value| {
-            sum = sum.wrapping_add(value);
-            left -= 1;
-            match left {
-                0 => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        };
-        self.0.scan(key..=u64::MAX, each).expect("sound");
-        sum
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) {
+        self.0.get_many(keys, values).expect("sound");
+    }
+
+    fn scan(&self, _: u64) -> Option<u64> {
+        None
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.0.heap().claimed_bytes())
+        Some(self.0.bytes())
     }
 }
 
@@ -103,9 +163,15 @@ impl Candidate for BTreeMap<u64, u64> {
         BTreeMap::get(self, &key).copied()
     }
 
-    fn scan(&self, key: u64) -> u64 {
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) {
+        for (key, value) in keys.iter().zip(values) {
+            *value = BTreeMap::get(self, key).copied();
+        }
+    }
+
+    fn scan(&self, key: u64) -> Option<u64> {
         let values = self.range(key..).take(SCAN).map(|(_, &value)| value);
-        values.fold(0, u64::wrapping_add)
+        Some(values.fold(0, u64::wrapping_add))
     }
 
     fn bytes(&self) -> Option<u64> {
@@ -135,9 +201,10 @@ fn key(at: u64) -> u64 {
     (key ^ key >> 33) >> 1
 }
 
-const COLUMNS: [&str; 5] = ["insert", "look-up", "miss", "scan 100", "update"];
+const COLUMNS: [&str; 6] = ["insert", "look-up", "batched", "miss", "scan 100", "update"];
 
-fn measure(index: &mut dyn Candidate, keys: u64) -> [f64; 5] {
+/// Nanoseconds by [`COLUMNS`]; none where it cannot be asked.
+fn measure(index: &mut dyn Candidate, keys: u64) -> [Option<f64>; COLUMNS.len()] {
     let insert = timed(keys, |at| index.insert(key(at), at));
     let mut last = 0;
     let looks = keys.min(2_000_000);
@@ -146,19 +213,32 @@ fn measure(index: &mut dyn Candidate, keys: u64) -> [f64; 5] {
         let at = (at.wrapping_mul(0x9e37_79b9) + (last & 1)) % keys;
         last = index.get(key(at)).expect("it was put");
     });
+    let (mut batch, mut values) = ([0; BATCH], [None; BATCH]);
+    let batched = timed(looks / BATCH as u64, |at| {
+        for (number, batched) in (0..).zip(&mut batch) {
+            let at = at * BATCH as u64 + number;
+            *batched = key((at.wrapping_mul(0x9e37_79b9) + (last & 1)) % keys);
+        }
+        index.get_many(&batch, &mut values);
+        last = values[0].expect("it was put");
+    });
+    let batched = batched / BATCH as f64;
     let mut found = 0;
     let miss = timed(looks, |at| {
         let at = keys + (at + found) % keys;
         found = u64::from(index.get(key(at)).is_some());
     });
     let scans = looks / 20;
-    let scan = timed(scans, |at| {
-        black_box(index.scan(key(at.wrapping_mul(0x9e37_79b9) % keys)));
+    let scan = index.scan(key(0)).map(|_| {
+        timed(scans, |at| {
+            black_box(index.scan(key(at.wrapping_mul(0x9e37_79b9) % keys)));
+        })
     });
     let update = timed(looks, |at| {
         index.insert(key(at.wrapping_mul(0x9e37_79b9) % keys), at);
     });
-    [insert, hit, miss, scan, update]
+    let [insert, hit, batched, miss, update] = [insert, hit, batched, miss, update].map(Some);
+    [insert, hit, batched, miss, scan, update]
 }
 
 fn median(mut of: Vec<f64>) -> f64 {
@@ -168,7 +248,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 type Make = fn(u64) -> Box<dyn Candidate>;
 
-const CANDIDATES: [(&str, Make); 8] = [
+const CANDIDATES: [(&str, Make); 12] = [
     ("fast-fair", |keys| ours::<FastFair<Mapped>>(keys, false)),
     ("fast-fair, flushing", |keys| {
         ours::<FastFair<Mapped>>(keys, true)
@@ -181,9 +261,17 @@ const CANDIDATES: [(&str, Make); 8] = [
     ("skip-list, flushing", |keys| {
         ours::<SkipList<Mapped>>(keys, true)
     }),
+    ("pm-hash", |keys| {
+        made::<PmHash<Mapped>>(keys, false, |_, _| None)
+    }),
+    ("pm-hash, flushing", |keys| {
+        made::<PmHash<Mapped>>(keys, true, |_, _| None)
+    }),
+    ("hybrid", |keys| ours::<Hybrid<PmHash<Mapped>>>(keys, false)),
     ("hybrid+", |keys| {
         ours::<HybridPlus<FastFair<Mapped>>>(keys, false)
     }),
+    ("dram-map", |keys| Box::new(InDram::new(keys))),
     ("std BTreeMap", |_| Box::new(BTreeMap::new())),
 ];
 
@@ -211,8 +299,9 @@ fn main() {
     println!("|---|{}", "---:|".repeat(COLUMNS.len() + 2));
     for (at, (name, _)) in chosen.iter().enumerate() {
         let columns = (0..COLUMNS.len()).map(|column| {
-            let of = all[at].iter().map(|round: &[f64; 5]| round[column]);
-            format!("{:.0}", median(of.collect()))
+            let of = all[at].iter().map(|round: &[Option<f64>; _]| round[column]);
+            let of: Option<Vec<f64>> = of.collect();
+            of.map_or("-".to_owned(), |of| format!("{:.0}", median(of)))
         });
         let columns: Vec<String> = columns.collect();
         let per_key = bytes[at].map_or("-".to_owned(), |bytes: u64| {

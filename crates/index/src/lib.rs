@@ -9,7 +9,9 @@
 //! * [`fast_fair`]: a B+tree on persistent memory that is whole at any moment.
 //! * [`fp_tree`]: a tree whose leaves are on persistent memory and the rest in DRAM.
 //! * [`skip_list`]: a list on persistent memory, with levels above it in DRAM.
+//! * [`pm_hash`]: a hash table on persistent memory.
 //! * [`acs`]: a cache in DRAM before any of them.
+//! * [`hybrid`]: a hash on persistent memory and a tree in DRAM, as one index.
 //! * [`hybrid_plus`]: a map in DRAM and a tree on persistent memory, as one index.
 //! * [`map`]: the cache's hash table for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
@@ -18,22 +20,26 @@
 //!   keeps the index of its Pelikan store in DRAM).
 
 pub mod acs;
+mod bytes;
 mod contract;
 pub mod eras;
 pub mod fast_fair;
 pub mod fp_tree;
 pub mod hash;
 pub mod heap;
+pub mod hybrid;
 pub mod hybrid_plus;
+mod latch;
 pub mod map;
 pub mod ordered;
+pub mod pm_hash;
 mod share;
 pub mod skip_list;
 mod sync;
 
 pub use eras::Eras;
 pub use hash::{Full, Guard, Hash, HashGround, HashShape, Revived, Slot, Unfit};
-pub use ordered::{Index, Ordered, Persistent};
+pub use ordered::{Index, Ordered, Persistent, Unordered};
 
 /// Where an item lies, in units of 8 bytes. Only the item's keeper knows in what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

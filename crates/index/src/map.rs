@@ -8,7 +8,7 @@
 
 use crate::hash::{Hash, HashShape};
 use crate::heap::{Class, Full, Heap};
-use crate::ordered::{END, PutError, Unsound};
+use crate::ordered::{END, PutError, Unsound, together};
 use crate::{Eras, Index, Place, Places};
 use nyx_base::WorkerId;
 use nyx_media::pmem::{Dram, Word};
@@ -122,15 +122,19 @@ impl DramMap {
 
     fn grow(&self) {
         while self.hash.is_crowded() {
-            let prefetch = |place: Place| {
-                let at = u64::from(place.0) * PLACE_BYTES;
-                self.records.pm().fetch(at, RECORD_BYTES as usize);
-            };
             // Without room chains get longer; another worker may be at it.
-            if self.hash.grow(prefetch, |place| hash_of(self.key(place))) != Ok(true) {
+            let hash = |place| hash_of(self.key(place));
+            if self.hash.grow(|place| self.fetch(place), hash) != Ok(true) {
                 return;
             }
         }
+    }
+
+    /// Asks for a record to be brought near.
+    #[inline]
+    fn fetch(&self, place: Place) {
+        let at = u64::from(place.0) * PLACE_BYTES;
+        self.records.pm().fetch(at, RECORD_BYTES as usize);
     }
 }
 
@@ -139,6 +143,22 @@ impl Index for DramMap {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
         let place = self.hash.find(hash_of(key), |place| self.key(place) == key);
         Ok(place.map(|place| self.record(place)[1].load(Acquire)))
+    }
+
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        for (keys, values) in together(keys, values) {
+            keys.iter().for_each(|&key| self.prefetch(key));
+            for &key in keys {
+                self.hash.find(hash_of(key), |place| {
+                    self.fetch(place);
+                    false
+                });
+            }
+            for (&key, value) in keys.iter().zip(values) {
+                *value = self.get(key)?;
+            }
+        }
+        Ok(())
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
@@ -201,7 +221,13 @@ mod tests {
                     model.entry(key).or_insert(round);
                 }
                 2 => assert_eq!(map.put(W, key, round), Ok(model.insert(key, round))),
-                _ => assert_eq!(map.get(key), Ok(model.get(&key).copied())),
+                _ => {
+                    let keys: [u64; 10] = std::array::from_fn(|at| key + at as u64);
+                    let mut found = [None; 10];
+                    assert_eq!(map.get_many(&keys, &mut found), Ok(()));
+                    assert_eq!(found, keys.map(|key| model.get(&key).copied()));
+                    assert_eq!(map.get(key), Ok(found[0]));
+                }
             }
         }
         assert_eq!(map.len(), model.len() as u64);

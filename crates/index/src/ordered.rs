@@ -13,11 +13,31 @@ use std::sync::Arc;
 pub(crate) const END: u64 = u64::MAX;
 /// The greatest key that there can be.
 pub const KEY_MAX: u64 = END - 1;
+/// Keys that are looked up together: each waits for a line or two of memory, and a core waits for
+/// some ten at a time.
+pub(crate) const TOGETHER: usize = 8;
+
+/// The same places of both, [`TOGETHER`] at a time.
+pub(crate) fn together<'a>(
+    keys: &'a [u64],
+    values: &'a mut [Option<u64>],
+) -> impl Iterator<Item = (&'a [u64], &'a mut [Option<u64>])> {
+    keys.chunks(TOGETHER).zip(values.chunks_mut(TOGETHER))
+}
 
 /// Values by 8-byte keys.
 pub trait Index: Send + Sync {
     /// The value of `key`. Nobody is told of what a crash could undo.
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;
+
+    /// The value of each of `keys`, in its place of `values`, as [`Index::get`] tells it: of as
+    /// many as the shorter has. Faster where waits for memory overlap.
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        for (&key, value) in keys.iter().zip(values) {
+            *value = self.get(key)?;
+        }
+        Ok(())
+    }
 
     /// Makes `value` that of `key`; the one that it had before, if any. Durable on return, where
     /// the index is.
@@ -37,18 +57,26 @@ pub trait Ordered: Index {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound>;
+    ) -> Result<(), ScanError>;
 
     /// Calls `each` with the entries of `range` in descending order until it breaks.
     fn scan_back(
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound>;
+    ) -> Result<(), ScanError>;
+}
+
+/// Values by 8-byte keys, in an order of positions that says nothing to anybody else.
+pub trait Unordered: Index {
+    /// Puts the next entries at or behind position `from` into `into`, instead of what is in it;
+    /// the position behind them, if there is any. From 0 on until there is none, each entry that is
+    /// there all the while is met, and no key twice.
+    fn walk(&self, from: u64, into: &mut Vec<(u64, u64)>) -> Result<Option<u64>, Unsound>;
 }
 
 /// An index that lies in a heap.
-pub trait Persistent<P: Pmem>: Ordered + Sized {
+pub trait Persistent<P: Pmem>: Index + Sized {
     /// The index at the root `root` of a heap, which is made where the root is zero.
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError>;
 
@@ -88,6 +116,18 @@ impl PutError {
             _ => Ok(()),
         }
     }
+}
+
+/// Why a range cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// The index leads nowhere: its image is damaged.
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
+    /// What answers ranges is not built yet, or has no room for what it should have.
+    #[error("what answers ranges is not built yet, or has no room")]
+    NotReady,
 }
 
 /// Why an index cannot be right. The image it lies in is damaged: nothing that Nyx does, and no

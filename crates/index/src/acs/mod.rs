@@ -30,7 +30,7 @@ mod set;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::ordered::{END, Ordered, PutError, Unsound};
+use crate::ordered::{END, Ordered, PutError, ScanError, Unsound};
 use crate::share::Share;
 use crate::sync::Locks;
 use crate::{Index, map::hash_of};
@@ -308,7 +308,7 @@ impl<I: Ordered> Ordered for Acs<I> {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         self.index.scan(range, each)
     }
 
@@ -316,7 +316,7 @@ impl<I: Ordered> Ordered for Acs<I> {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         self.index.scan_back(range, each)
     }
 }

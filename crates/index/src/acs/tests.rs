@@ -1,12 +1,12 @@
 //! The cache against an ordered map, against readers and writers at once, and its share of hits.
 
 use super::{Acs, AcsShape, Keep, Lookup, WANTED_MAX};
-use crate::contract::{self, Step, down, up};
+use crate::contract::{self, Step, assert_lists};
 use crate::fast_fair::FastFair;
 use crate::fp_tree::FpTree;
 use crate::ordered::KEY_MAX;
 use crate::skip_list::SkipList;
-use crate::{Index, Persistent};
+use crate::{Index, Ordered, Persistent};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::Mapped;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const W: WorkerId = WorkerId(0);
 
-fn cached<I: Persistent<Mapped>>(entries: u64, keep: Keep, lookup: Lookup) -> Acs<I> {
+fn cached<I: Persistent<Mapped> + Ordered>(entries: u64, keep: Keep, lookup: Lookup) -> Acs<I> {
     let shape = AcsShape {
         entries,
         keep,
@@ -24,7 +24,7 @@ fn cached<I: Persistent<Mapped>>(entries: u64, keep: Keep, lookup: Lookup) -> Ac
     Acs::new(contract::empty(16 << 20, 4), shape).expect("memory")
 }
 
-fn agrees<I: Persistent<Mapped>>(steps: &[Step], lookup: Lookup) {
+fn agrees<I: Persistent<Mapped> + Ordered>(steps: &[Step], lookup: Lookup) {
     let acs = cached::<I>(64, Keep::Lru, lookup);
     let mut model = BTreeMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -39,8 +39,7 @@ fn agrees<I: Persistent<Mapped>>(steps: &[Step], lookup: Lookup) {
                     true => model.range(from..=to).map(|(&k, &v)| (k, v)).collect(),
                     false => Vec::new(),
                 };
-                assert_eq!(up(&acs, from, to), expected);
-                assert_eq!(down(&acs, from, to), expected);
+                assert_lists(&acs, from, to, &expected);
             }
         }
         // Whatever was asked for before changes is filled in after them.

@@ -1,11 +1,11 @@
 //! Every state that a crash can leave of small indexes: recovery, what must be there, and going on.
 //! Also after a process was killed and another one went on before the power failed.
 
-use super::{Kind, listed};
+use super::{Kind, Lists, entries};
 use crate::eras::Eras;
 use crate::heap::{Heap, Swept};
-use crate::ordered::{KEY_MAX, Unsound};
-use crate::{Index, Ordered, Persistent};
+use crate::ordered::KEY_MAX;
+use crate::{Index, Persistent};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::pmem::crash::{Act, Crash, Depth, Killed, Mutation, Recorder, Site};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,9 @@ struct Life {
 fn open<K: Kind>(pm: &Recorder) -> Result<K::Small<'_>, String> {
     let eras = Arc::new(Eras::new(1));
     let heap = Heap::open(pm, eras).map_err(|error| error.to_string())?;
-    Persistent::open(Arc::new(heap), 0, W).map_err(|error| error.to_string())
+    let index = Persistent::open(Arc::new(heap), 0, W).map_err(|error| error.to_string())?;
+    K::make_ready(&index);
+    Ok(index)
 }
 
 /// A formatted memory, from which on is recorded.
@@ -171,21 +173,19 @@ fn keys(steps: &[Step]) -> Vec<u64> {
     keys.into_iter().collect()
 }
 
-/// What an index holds, by points and by scans both ways, which must agree.
-fn contents(index: &impl Ordered, keys: &[u64]) -> Result<Model, String> {
-    let error = |error: Unsound| error.to_string();
-    let up = listed(|each| index.scan(0..=KEY_MAX, each)).map_err(error)?;
-    let mut down = listed(|each| index.scan_back(0..=KEY_MAX, each)).map_err(error)?;
-    down.reverse();
+/// What an index holds, by points and by all lists, which must agree.
+fn contents(index: &impl Lists, keys: &[u64]) -> Result<Model, String> {
+    let lists = index.lists(0, KEY_MAX).map_err(|error| error.to_string())?;
     let mut points = Model::new();
-    for key in keys.iter().copied().chain(up.iter().map(|entry| entry.0)) {
-        let value = index.get(key).map_err(error)?;
+    let listed = lists.iter().flatten().map(|entry| entry.0);
+    for key in keys.iter().copied().chain(listed) {
+        let value = index.get(key).map_err(|error| error.to_string())?;
         points.extend(value.map(|value| (key, value)));
     }
-    let listed: Vec<_> = points.iter().map(|(&key, &value)| (key, value)).collect();
-    match up == listed && down == up {
+    let expected = entries(&points);
+    match lists.iter().all(|list| *list == expected) {
         true => Ok(points),
-        false => Err(format!("points {listed:?}, up {up:?}, down {down:?}")),
+        false => Err(format!("points {expected:?}, lists {lists:?}")),
     }
 }
 
@@ -323,13 +323,14 @@ fn acts_of_second<K: Kind>(lives: &[Life; 3]) -> u64 {
 }
 
 /// Seeds, how many keys, and which part of the steps takes one away.
-const RUNS: [(u64, u64, f64); 6] = [
+const RUNS: [(u64, u64, f64); 7] = [
     (1, 90, 0.0),
     (2, 60, 0.3),
     (3, 60, 0.5),
     (4, 120, 0.1),
     (5, 100, 0.2),
     (6, 40, 0.4),
+    (7, 110, 0.2),
 ];
 
 /// What was acknowledged survives, and the rest is all or nothing.
@@ -396,6 +397,41 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
     assert_eq!(repairs, REPAIRS, "there is too little to put right");
 }
 
+/// Whoever reads beside a writer, wherever that one is, is told of nothing that a crash takes back.
+/// For indexes whose readers do not wait. Tells at how many places the writer was stopped.
+pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
+    const KEYS: u64 = 20;
+    for acts in 0.. {
+        let recorder = fresh();
+        let index = open::<K>(&recorder).expect("an index");
+        let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(&index).map(drop));
+        run(&steps(9, 30, KEYS, 0.2)).expect("room");
+        // Where it is killed it stays, with its locks.
+        recorder.kill_after(Some(acts));
+        let more = steps(10, 25, KEYS, 0.4);
+        let done = catch_unwind(AssertUnwindSafe(|| run(&more).expect("room")));
+        recorder.kill_after(None);
+        if done.is_ok() {
+            return acts;
+        }
+        // On a thread of its own, whose fences are not the writer's.
+        let read = || (0..3 * KEYS).map(|key| index.get(key)).collect::<Vec<_>>();
+        let told = std::thread::scope(|scope| scope.spawn(read).join().expect("no panic"));
+        recorder.acknowledge(1);
+        recorder.crashes(Depth::default(), |crash| {
+            if crash.acknowledged == 1 {
+                let recorder = Recorder::with_image(crash.image);
+                let index = open::<K>(&recorder).expect("an index");
+                for (key, told) in (0..).zip(&told) {
+                    let found = index.get(key);
+                    assert_eq!(found, *told, "key {key}, stopped after {acts}");
+                }
+            }
+        });
+    }
+    unreachable!("the steps end")
+}
+
 /// The sites of this room that act while indexes are used.
 fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
     let mut all = BTreeSet::new();
@@ -411,7 +447,7 @@ fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
 }
 
 /// The function that a site stands in, by the source.
-fn function_of(site: Site) -> String {
+pub(crate) fn function_of(site: Site) -> String {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let source = std::fs::read_to_string(format!("{root}/{}", site.file)).expect("the source");
     let before: Vec<&str> = source.lines().take(site.line as usize).collect();
@@ -435,8 +471,8 @@ fn is_found<K: Kind>(mutation: Mutation) -> bool {
         || (0..200).any(|acts| found(&two_lives(1 + acts / 2 % 2, acts, [20, 2])))
 }
 
-/// Forgotten flushes and fences are noticed. Tells how many.
-pub(crate) fn forgotten_is_found<K: Kind>() -> usize {
+/// Forgotten flushes and fences are noticed, but for those that `only_speed` needs. Tells how many.
+pub(crate) fn forgotten_is_found<K: Kind>(only_speed: &[(&str, Act)]) -> usize {
     let (mut found, mut survivors) = (0, BTreeSet::new());
     for (act, site) in sites::<K>() {
         let mutation = match act {
@@ -453,8 +489,9 @@ pub(crate) fn forgotten_is_found<K: Kind>() -> usize {
     // With one worker the next fence of the same thread comes in time for these two; with several,
     // another one could build on what is not durable.
     let needed_by_others = [("set_class", Act::Fence), ("set_root", Act::Fence)];
-    let expected = needed_by_others.map(|(function, act)| (function.to_owned(), act));
-    assert_eq!(survivors, BTreeSet::from(expected));
+    let expected = needed_by_others.iter().chain(only_speed);
+    let expected = expected.map(|&(function, act)| (function.to_owned(), act));
+    assert_eq!(survivors, expected.collect());
     found
 }
 

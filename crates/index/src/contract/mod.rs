@@ -1,13 +1,15 @@
 //! What every persistent index must do, as tests that any of them is put through: it agrees with an
-//! ordered map, survives crashes ([`crash`]) and damage, and serves readers beside writers.
+//! ordered map, survives crashes ([`crash`]) and damage, and serves readers beside writers. What it
+//! is asked for beyond single keys is all that it can list ([`Lists`]), in order or not.
 #![cfg(all(test, not(any(loom, shuttle))))]
 
 pub(crate) mod crash;
 
 use crate::eras::Eras;
-use crate::heap::Heap;
-use crate::ordered::{KEY_MAX, PutError, Unsound};
-use crate::{Index, Ordered, Persistent};
+use crate::heap::{CLASS_BYTES, Heap};
+use crate::ordered::{KEY_MAX, PutError, ScanError};
+use crate::pm_hash::PmHash;
+use crate::{Index, Ordered, Persistent, Unordered};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::pmem::crash::Recorder;
 use nyx_media::{Mapped, Pmem};
@@ -15,13 +17,17 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 const W: WorkerId = WorkerId(0);
 
 /// A kind of index, with so few slots in a node that few keys make many nodes.
 pub(crate) trait Kind {
     /// Of a recorded memory.
-    type Small<'p>: Persistent<&'p Recorder>;
+    type Small<'p>: Persistent<&'p Recorder> + Lists;
+
+    /// Does what there is to do after it was opened, before it can list.
+    fn make_ready(_: &Self::Small<'_>) {}
 
     /// Writes anything over the locks on the medium: what a process of the generation `gone` may
     /// have left.
@@ -30,11 +36,50 @@ pub(crate) trait Kind {
 
 /// The addresses of all blocks of so many bytes that there may be.
 pub(crate) fn blocks(recorder: &Recorder, bytes: u64) -> impl Iterator<Item = u64> {
-    /// Where the heap's chunks begin: behind superblock and table.
+    /// Where the heap's table begins, and its chunks.
+    const TABLE_AT: u64 = 4096;
     const CHUNKS_AT: u64 = 8192;
+    let class = CLASS_BYTES.iter().position(|&of| of == bytes);
+    let class = class.expect("a size of blocks") as u64 + 1;
     let in_chunk = crash::CHUNK_BYTES / bytes;
-    let chunks = (CHUNKS_AT..recorder.size_bytes()).step_by(crash::CHUNK_BYTES as usize);
-    chunks.flat_map(move |chunk| (0..in_chunk).map(move |at| chunk + at * bytes))
+    let chunks = (recorder.size_bytes() - CHUNKS_AT) / crash::CHUNK_BYTES;
+    let table = recorder.words(TABLE_AT, chunks as usize).iter();
+    let serves = table.map(move |word| word.load(Relaxed) == class);
+    let chunks = (0..chunks).zip(serves).filter(|&(_, serves)| serves);
+    chunks.flat_map(move |(chunk, _)| {
+        let chunk = CHUNKS_AT + chunk * crash::CHUNK_BYTES;
+        (0..in_chunk).map(move |at| chunk + at * bytes)
+    })
+}
+
+/// What an index can list.
+pub(crate) trait Lists: Index {
+    /// The entries of a range in ascending order, by each road that there is.
+    fn lists(&self, from: u64, to: u64) -> Result<Vec<Vec<(u64, u64)>>, ScanError>;
+}
+
+impl<I: Ordered> Lists for I {
+    fn lists(&self, from: u64, to: u64) -> Result<Vec<Vec<(u64, u64)>>, ScanError> {
+        let up = listed(|each| self.scan(from..=to, each))?;
+        let mut down = listed(|each| self.scan_back(from..=to, each))?;
+        down.reverse();
+        Ok(vec![up, down])
+    }
+}
+
+impl<P: Pmem, const BUCKETS: usize, const SLOTS: usize, const BITS: u32> Lists
+    for PmHash<P, BUCKETS, SLOTS, BITS>
+{
+    fn lists(&self, from: u64, to: u64) -> Result<Vec<Vec<(u64, u64)>>, ScanError> {
+        let (mut all, mut some) = (Vec::new(), Vec::new());
+        let mut next = Some(0);
+        while let Some(at) = next {
+            next = self.walk(at, &mut some)?;
+            all.extend(some.iter().filter(|&&(key, _)| (from..=to).contains(&key)));
+        }
+        all.sort_unstable();
+        Ok(vec![all])
+    }
 }
 
 /// An empty index.
@@ -47,8 +92,8 @@ pub(crate) fn empty<I: Persistent<Mapped>>(bytes: u64, workers: u16) -> I {
 
 /// What a scan meets, in its order.
 pub(crate) fn listed(
-    scan: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Unsound>,
-) -> Result<Vec<(u64, u64)>, Unsound> {
+    scan: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), ScanError>,
+) -> Result<Vec<(u64, u64)>, ScanError> {
     let mut all = Vec::new();
     scan(&mut |key, value| {
         all.push((key, value));
@@ -57,16 +102,15 @@ pub(crate) fn listed(
     Ok(all)
 }
 
-/// A range, ascending.
-pub(crate) fn up(index: &impl Ordered, from: u64, to: u64) -> Vec<(u64, u64)> {
-    listed(|each| index.scan(from..=to, each)).expect("sound")
+/// Whether each list of a range is this.
+pub(crate) fn assert_lists(index: &impl Lists, from: u64, to: u64, expected: &[(u64, u64)]) {
+    for list in index.lists(from, to).expect("sound") {
+        assert_eq!(list, expected, "{from} to {to}");
+    }
 }
 
-/// The same by descending.
-pub(crate) fn down(index: &impl Ordered, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let mut all = listed(|each| index.scan_back(from..=to, each)).expect("sound");
-    all.reverse();
-    all
+fn entries(model: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
+    model.iter().map(|(&key, &value)| (key, value)).collect()
 }
 
 /// What can be asked of an index.
@@ -91,7 +135,7 @@ pub(crate) fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// It does what an ordered map does, and is whole after it.
-pub(crate) fn agrees<I: Persistent<Mapped>>(steps: &[Step]) {
+pub(crate) fn agrees<I: Persistent<Mapped> + Lists>(steps: &[Step]) {
     let index = empty::<I>(4 << 20, 1);
     let mut model = BTreeMap::new();
     for step in steps {
@@ -103,21 +147,27 @@ pub(crate) fn agrees<I: Persistent<Mapped>>(steps: &[Step]) {
             Step::Get(key) => assert_eq!(index.get(key), Ok(model.get(&key).copied())),
             Step::Scan(from, to) if from <= to => {
                 let expected: Vec<_> = model.range(from..=to).map(|(&k, &v)| (k, v)).collect();
-                assert_eq!(up(&index, from, to), expected);
-                assert_eq!(down(&index, from, to), expected);
+                assert_lists(&index, from, to, &expected);
             }
-            Step::Scan(from, to) => {
-                assert!(up(&index, from, to).is_empty() && down(&index, from, to).is_empty());
-            }
+            Step::Scan(from, to) => assert_lists(&index, from, to, &[]),
         }
     }
+    // Some twice, most of them there or beside one that is; with no room for the last.
+    let keys: Vec<u64> = (0..60)
+        .chain(0..450)
+        .chain([u64::MAX, KEY_MAX, 7])
+        .collect();
+    let mut found = vec![None; keys.len() - 1];
+    assert_eq!(index.get_many(&keys, &mut found), Ok(()));
+    let expected = keys.iter().map(|key| model.get(key).copied());
+    assert!(expected.take(found.len()).eq(found));
     let census = index.check().expect("sound");
     assert_eq!(census.entries, model.len() as u64);
     assert_eq!((census.leftovers, census.unlinked, census.empty), (0, 0, 0));
 }
 
 /// Whatever the order in which keys come and go.
-pub(crate) fn holds_any_order<I: Persistent<Mapped>>() {
+pub(crate) fn holds_any_order<I: Persistent<Mapped> + Lists>() {
     let mut shuffled: Vec<u64> = (0..20_000).collect();
     Rng::with_seed(5).shuffle(&mut shuffled);
     let orders: [Vec<u64>; 3] = [(0..20_000).collect(), (0..20_000).rev().collect(), shuffled];
@@ -130,16 +180,18 @@ pub(crate) fn holds_any_order<I: Persistent<Mapped>>() {
         let census = index.check().expect("sound");
         assert_eq!((census.entries, census.unlinked), (20_000, 0));
         println!("{census:?}");
-        assert_eq!(up(&index, 0, KEY_MAX).len(), 20_000);
+        for list in index.lists(0, KEY_MAX).expect("sound") {
+            assert!(list.into_iter().eq((0..20_000).map(|key| (key, key + 1))));
+        }
         for &key in &order {
             assert_eq!(index.remove(W, key), Ok(Some(key + 1)));
         }
-        assert!(up(&index, 0, KEY_MAX).is_empty() && down(&index, 0, KEY_MAX).is_empty());
+        assert_lists(&index, 0, KEY_MAX, &[]);
     }
 }
 
 /// The greatest key is told to whoever goes beyond.
-pub(crate) fn ends_at_the_greatest_key<I: Persistent<Mapped>>() {
+pub(crate) fn ends_at_the_greatest_key<I: Persistent<Mapped> + Lists>() {
     let index = empty::<I>(1 << 20, 1);
     assert_eq!(index.put(W, KEY_MAX, 1), Ok(None));
     assert_eq!(
@@ -148,8 +200,7 @@ pub(crate) fn ends_at_the_greatest_key<I: Persistent<Mapped>>() {
     );
     assert_eq!(index.get(u64::MAX), Ok(None));
     assert_eq!(index.remove(W, u64::MAX), Ok(None));
-    assert_eq!(up(&index, 0, u64::MAX), [(KEY_MAX, 1)]);
-    assert_eq!(down(&index, 0, u64::MAX), [(KEY_MAX, 1)]);
+    assert_lists(&index, 0, u64::MAX, &[(KEY_MAX, 1)]);
 }
 
 /// A full heap refuses new nodes and nothing else.
@@ -192,9 +243,8 @@ pub(crate) fn opens_again<K: Kind>() {
     for round in 0..6 {
         let heap = Heap::open(&pm, Arc::new(Eras::new(1))).expect("a heap");
         let index = K::Small::open(Arc::new(heap), 0, W).expect("an index");
-        let expected: Vec<_> = model.iter().map(|(&k, &v)| (k, v)).collect();
-        assert_eq!(up(&index, 0, KEY_MAX), expected);
-        assert_eq!(down(&index, 0, KEY_MAX), expected);
+        K::make_ready(&index);
+        assert_lists(&index, 0, KEY_MAX, &entries(&model));
         let mut sweep = index.heap().sweep();
         let work = |model: &mut BTreeMap<u64, u64>, keys: std::ops::Range<u64>| {
             for key in keys {
@@ -222,7 +272,9 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
     Heap::format(&pm, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
     fn open<K: Kind>(pm: &Recorder) -> Option<K::Small<'_>> {
         let heap = Heap::open(pm, Arc::new(Eras::new(1))).ok()?;
-        Persistent::open(Arc::new(heap), 0, W).ok()
+        let index = Persistent::open(Arc::new(heap), 0, W).ok()?;
+        K::make_ready(&index);
+        Some(index)
     }
     let whole = open::<K>(&pm).expect("an empty index");
     (0..300).for_each(|key| assert_eq!(whole.put(W, key * 3, key), Ok(None)));
@@ -252,15 +304,13 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
 }
 
 /// Whether everything that can be asked is answered without an error.
-fn is_well<'p>(index: &impl Persistent<&'p Recorder>) -> bool {
-    let go_on = |_, _| ControlFlow::Continue(());
+fn is_well<'p>(index: &(impl Persistent<&'p Recorder> + Lists)) -> bool {
     let mut well = index.check().is_ok();
     well &= index.mark(&mut index.heap().sweep()).is_ok();
     for key in 0..900 {
         well &= index.get(key).is_ok();
     }
-    well &= index.scan(0..=KEY_MAX, go_on).is_ok();
-    well &= index.scan_back(0..=KEY_MAX, go_on).is_ok();
+    well &= index.lists(0, KEY_MAX).is_ok();
     for key in 0..100 {
         well &= index.put(W, key * 9 + 1, key).is_ok();
         well &= index.remove(W, key * 6).is_ok();
@@ -269,13 +319,14 @@ fn is_well<'p>(index: &impl Persistent<&'p Recorder>) -> bool {
 }
 
 /// Readers and writers on real threads. Each key has one writer, which only ever makes its value
-/// grow, so that what a reader sees can be judged: nothing is missed, and nothing goes back.
-pub(crate) fn serves_all_at_once<I: Persistent<Mapped>>() {
+/// grow and says whose it is, so that what a reader sees can be judged: nothing is missed, nothing
+/// goes back, and nothing is another's.
+pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
     const KEYS: u64 = 600;
     const ROUNDS: u64 = 3_000;
     let index = empty::<I>(8 << 20, 4);
     (0..KEYS).filter(|&key| is_fixed(key)).for_each(|key| {
-        index.put(W, key, 0).expect("room");
+        index.put(W, key, key).expect("room");
     });
     std::thread::scope(|scope| {
         for writer in 0..2u64 {
@@ -286,7 +337,7 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped>>() {
                     index.heap().eras().enter(worker);
                     for key in (0..KEYS).filter(|key| key / 3 % 2 == writer) {
                         if is_fixed(key) || (key + round) % 2 == 0 {
-                            index.put(worker, key, round).expect("room");
+                            index.put(worker, key, round * KEYS + key).expect("room");
                         } else {
                             index.remove(worker, key).expect("sound");
                         }
@@ -304,7 +355,7 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped>>() {
                     index.heap().eras().enter(WorkerId(reader));
                     read_all(index, &mut last);
                     let (from, to) = (rng.u64(0..KEYS), rng.u64(0..KEYS));
-                    scan_all(index, from.min(to), from.max(to), ROUNDS);
+                    scan_all(index, from.min(to), from.max(to), (KEYS, ROUNDS));
                 }
                 index.heap().eras().leave(WorkerId(reader));
             });
@@ -314,27 +365,96 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped>>() {
     assert_eq!(census.leftovers, 0);
 }
 
+/// It grows under two writers, and whoever was told of a key finds it.
+pub(crate) fn serves_while_it_grows<I: Persistent<Mapped> + Lists>() {
+    const KEYS: u64 = 20_000;
+    let index = empty::<I>(16 << 20, 4);
+    let told: [AtomicU64; 2] = Default::default();
+    // Neighbours come from different writers.
+    let key = |writer: u64, at: u64| at * 2 + writer;
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (index, told) = (&index, &told[writer as usize]);
+            scope.spawn(move || {
+                for at in 0..KEYS {
+                    index.heap().eras().enter(WorkerId(writer as u16));
+                    let put = index.put(WorkerId(writer as u16), key(writer, at), at);
+                    assert_eq!(put, Ok(None));
+                    told.store(at + 1, Release);
+                }
+                index.heap().eras().leave(WorkerId(writer as u16));
+            });
+        }
+        for reader in 2..4 {
+            let (index, told) = (&index, &told);
+            scope.spawn(move || {
+                let mut rng = Rng::with_seed(reader);
+                let mut known = [0, 0];
+                while known != [KEYS; 2] {
+                    index.heap().eras().enter(WorkerId(reader as u16));
+                    known = [0, 1].map(|writer: usize| told[writer].load(Acquire));
+                    let at = known.map(|known| rng.u64(0..known.max(1)));
+                    let keys = [key(0, at[0]), key(1, at[1])];
+                    let mut found = keys.map(|key| index.get(key).expect("sound"));
+                    let check = |found: [Option<u64>; 2]| {
+                        let is_right = |of: usize| match found[of] {
+                            Some(value) => value == at[of],
+                            None => known[of] == 0,
+                        };
+                        assert!(is_right(0) && is_right(1), "{at:?} gave {found:?}");
+                    };
+                    check(found);
+                    index.get_many(&keys, &mut found).expect("sound");
+                    check(found);
+                    if rng.u8(..) == 0 {
+                        let (from, to) = (rng.u64(0..2 * KEYS), 2 * KEYS);
+                        let expected = (from..to).filter(|key| key / 2 < known[(key % 2) as usize]);
+                        for list in index.lists(from, to).expect("sound") {
+                            assert!(list.is_sorted_by(|a, b| a.0 < b.0));
+                            let keys = list.iter().map(|entry| entry.0);
+                            let known = keys.filter(|key| key / 2 < known[(key % 2) as usize]);
+                            assert!(known.eq(expected.clone()));
+                        }
+                    }
+                }
+                index.heap().eras().leave(WorkerId(reader as u16));
+            });
+        }
+    });
+    let census = index.check().expect("sound");
+    assert_eq!(
+        (census.entries, census.leftovers, census.unlinked),
+        (2 * KEYS, 0, 0)
+    );
+}
+
 /// Every third key is there all the time; the others come and go between them.
 fn is_fixed(key: u64) -> bool {
     key.is_multiple_of(3)
 }
 
 fn read_all(index: &impl Index, last: &mut [u64]) {
-    for (key, last) in last.iter_mut().enumerate().step_by(3) {
-        let value = index.get(key as u64).expect("sound").expect("it is there");
-        assert!(value >= *last, "key {key} went back");
-        *last = value;
+    let keys = last.len() as u64;
+    for (key, last) in (0..).zip(last) {
+        let Some(value) = index.get(key).expect("sound") else {
+            assert!(!is_fixed(key), "key {key} is missed");
+            continue;
+        };
+        assert_eq!(value % keys, key, "another's value");
+        assert!(value / keys >= *last, "key {key} went back");
+        *last = value / keys;
     }
 }
 
-fn scan_all(index: &impl Ordered, from: u64, to: u64, most: u64) {
-    for entries in [up(index, from, to), down(index, from, to)] {
+fn scan_all(index: &impl Lists, from: u64, to: u64, (keys, rounds): (u64, u64)) {
+    for entries in index.lists(from, to).expect("sound") {
         assert!(entries.is_sorted_by(|a, b| a.0 < b.0), "{entries:?}");
         let fixed = entries.iter().filter(|(key, _)| is_fixed(*key));
         let expected = (from..=to).filter(|&key| is_fixed(key)).count();
         assert_eq!(fixed.count(), expected, "{from} to {to}: {entries:?}");
         for &(key, value) in &entries {
-            assert!(value <= most, "key {key} has {value}");
+            assert_eq!(value % keys, key, "another's value");
+            assert!(value / keys <= rounds, "key {key} has {value}");
         }
     }
 }

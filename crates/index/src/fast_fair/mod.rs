@@ -42,14 +42,14 @@ mod interleavings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::heap::{Class, Heap, Sweep};
-use crate::ordered::{Census, END, PutError, Steps, Unsound};
+use crate::heap::{Class, Full, Heap, Sweep};
+use crate::ordered::{Census, END, PutError, Steps, TOGETHER, Unsound, together};
 use crate::sync::{Mutex, lock};
-use crate::{Index, Persistent};
+use crate::{Eras, Index, Persistent};
 use node::{Draft, Locked, Mode, Node, Spot};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
-use nyx_media::pmem::LINE_BYTES;
+use nyx_media::pmem::{Dram, LINE_BYTES};
 use std::sync::Arc;
 
 /// Levels that fit into the bits that a node has for its own.
@@ -63,6 +63,17 @@ pub struct FastFair<P, const SLOTS: usize = { self::SLOTS }> {
     root: usize,
     /// Held while a level is added.
     growing: Mutex<()>,
+}
+
+impl FastFair<Dram> {
+    /// An empty tree in DRAM with room for so many entries, whose memory is taken as it grows.
+    pub(crate) fn in_dram(entries: u64, eras: &Arc<Eras>) -> Result<FastFair<Dram>, PutError> {
+        /// Of a tree whose nodes are half full, per entry.
+        const ENTRY_BYTES: u64 = 40;
+        let bytes = entries * ENTRY_BYTES;
+        let heap = Heap::in_dram(bytes, eras.clone()).map_err(|_| Full::of_dram(bytes))?;
+        FastFair::open(Arc::new(heap), 0, WorkerId(0))
+    }
 }
 
 impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
@@ -114,6 +125,21 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     ) -> Result<Node<'_, P>, Unsound> {
         let mut steps = self.steps();
         let mut node = self.root_node()?;
+        while let Some(next) = self.step(node, key, level, &mut moved)? {
+            node = steps.to(next)?;
+        }
+        Ok(node)
+    }
+
+    /// The next node on that way, to the right or below; none at its end.
+    #[inline]
+    fn step<'t>(
+        &'t self,
+        node: Node<'t, P>,
+        key: u64,
+        level: u8,
+        mut moved: impl FnMut(u8, u64, u64),
+    ) -> Result<Option<Node<'t, P>>, Unsound> {
         loop {
             let seen = node.look(self.heap.generation());
             let here = node.level();
@@ -123,16 +149,40 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
                     if seen.mode.is_none() {
                         moved(here, fence, next.at);
                     }
-                    node = steps.to(next)?;
+                    return Ok(Some(next));
                 }
                 continue;
             }
             if here <= level {
-                return Ok(node);
+                return Ok(None);
             }
             let (_, child) = node.child(key, seen.mode);
             if node.is_same(seen) {
-                node = steps.to(self.child(child, here)?)?;
+                return self.child(child, here).map(Some);
+            }
+        }
+    }
+
+    /// The value of `key`, which belongs to this leaf or to one on its right.
+    #[inline]
+    fn find<'t>(&'t self, mut node: Node<'t, P>, key: u64) -> Result<Option<u64>, Unsound> {
+        let mut steps = self.steps();
+        loop {
+            let seen = node.look(self.heap.generation());
+            let (_, next) = self.right_of(node, key)?;
+            let value = match next {
+                Some(_) => None,
+                None => node.find(key, seen.mode),
+            };
+            if !node.is_same(seen) {
+                continue;
+            }
+            match next {
+                Some(next) => node = steps.to(next)?,
+                None => {
+                    node.make_durable(seen);
+                    return Ok(value);
+                }
             }
         }
     }
@@ -316,26 +366,29 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
 
 impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        let mut node = self.descend(key, 0)?;
-        let mut steps = self.steps();
-        loop {
-            let seen = node.look(self.heap.generation());
-            let (_, next) = self.right_of(node, key)?;
-            let value = match next {
-                Some(_) => None,
-                None => node.find(key, seen.mode),
-            };
-            if !node.is_same(seen) {
-                continue;
-            }
-            match next {
-                Some(next) => node = steps.to(next)?,
-                None => {
-                    node.make_durable(seen);
-                    return Ok(value);
+        self.find(self.descend(key, 0)?, key)
+    }
+
+    /// Goes down level by level with several keys at once.
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        for (keys, values) in together(keys, values) {
+            let mut steps = self.steps();
+            let mut nodes = [self.root_node()?; TOGETHER];
+            let mut is_on_the_way = true;
+            while is_on_the_way {
+                is_on_the_way = false;
+                for (node, &key) in nodes.iter_mut().zip(keys) {
+                    if let Some(next) = self.step(*node, key, 0, |_, _, _| {})? {
+                        *node = steps.to(next)?;
+                        is_on_the_way = true;
+                    }
                 }
             }
+            for ((&node, &key), value) in nodes.iter().zip(keys).zip(values) {
+                *value = self.find(node, key)?;
+            }
         }
+        Ok(())
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {

@@ -24,17 +24,14 @@
 //! node with the old entries or with the new ones. (FAST-FAIR tells leftovers by equal pointers of
 //! neighbours, which loses keys whose values are equal.)
 //!
-//! **The lock** counts: `generation << 40 | count << 2 | mode`. A mode of a generation that is not
-//! this process's is that of a writer that is gone: the node is made durable as it is, and free.
-//! Writers change it from free to a mode and back to free with the next
-//! count. A reader that finds the same word before and after has seen the work of at most one
-//! writer, in progress, whose mode says in which direction entries move; it reads slots in that
-//! direction and so meets each entry at least once. A reader never waits.
+//! **The lock** ([`latch`]): its mode says in which direction entries move. A reader
+//! that saw the work of one writer in progress reads slots in that direction and so meets each
+//! entry at least once. A reader never waits.
 
+use crate::latch::{self, Held, Latch, free};
 use crate::ordered::END;
-use crate::sync::Wait;
 use nyx_media::pmem::{LINE_WORDS, Pmem, Word};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 const LINK: usize = 0;
 const SIBLING: usize = 1;
@@ -45,9 +42,6 @@ const HEADER: usize = 4;
 
 /// Nodes begin at cache lines, so that these bits of an address are zero.
 const LEVEL_MASK: u64 = 0x3f;
-const MODE_MASK: u64 = 0b11;
-const COUNT_BITS: u32 = 38;
-const GENERATION_SHIFT: u32 = COUNT_BITS + 2;
 
 /// Words of a node with `slots` slots.
 pub(super) const fn words(slots: usize) -> usize {
@@ -82,7 +76,7 @@ impl<P> Copy for Node<'_, P> {}
 /// What a lock word says to a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    word: u64,
+    lock: latch::Seen,
     /// What is being done, if anything.
     pub(super) mode: Option<Mode>,
 }
@@ -158,47 +152,38 @@ impl<'p, P: Pmem> Node<'p, P> {
 }
 
 /// Reading.
-impl<P: Pmem> Node<'_, P> {
+impl<'p, P: Pmem> Node<'p, P> {
+    fn latch(&self) -> Latch<'p, P> {
+        Latch {
+            pm: self.pm,
+            lock: &self.words[LOCK],
+            node: self.words,
+        }
+    }
+
     /// Looks at the lock, before and after.
     #[inline]
     pub(super) fn look(&self, generation: u64) -> Seen {
-        let mut word = self.words[LOCK].load(Acquire);
-        while word & MODE_MASK != 0 && word >> GENERATION_SHIFT != tag(generation) {
-            word = self.adopt(word, generation);
-        }
-        let mode = match word & MODE_MASK {
+        let lock = self.latch().look(generation);
+        let mode = match lock.mode() {
             0 => None,
             1 => Some(Mode::Right),
             _ => Some(Mode::Left),
         };
-        Seen { word, mode }
-    }
-
-    /// A writer that is gone was at it. If the machine lived on, its stores are all here and some
-    /// are not durable yet, which nobody else would make up for.
-    #[cold]
-    fn adopt(&self, word: u64, generation: u64) -> u64 {
-        self.pm.persist(self.words);
-        let free = free(generation, word >> 2);
-        match self.words[LOCK].compare_exchange(word, free, AcqRel, Acquire) {
-            Ok(_) => free,
-            Err(now) => now,
-        }
+        Seen { lock, mode }
     }
 
     /// Whether what was read since `seen` is to be believed: at most one writer was at it.
     #[inline]
     pub(super) fn is_same(&self, seen: Seen) -> bool {
-        self.words[LOCK].load(Acquire) == seen.word
+        self.latch().is_same(seen.lock)
     }
 
     /// Where a writer is at it, makes durable what was read: nobody is told of what a crash could
     /// undo.
     #[inline]
     pub(super) fn make_durable(&self, seen: Seen) {
-        if seen.mode.is_some() {
-            self.pm.persist(self.words);
-        }
+        self.latch().make_durable(seen.lock);
     }
 
     /// The value of `key` (below the fence) in a leaf.
@@ -303,21 +288,11 @@ fn begins_line(slot: usize) -> bool {
     (HEADER + 2 * slot).is_multiple_of(LINE_WORDS)
 }
 
-/// What of a generation a lock word carries.
-fn tag(generation: u64) -> u64 {
-    generation & (u64::MAX >> GENERATION_SHIFT)
-}
-
-/// The lock word that says: free, so many times.
-fn free(generation: u64, count: u64) -> u64 {
-    tag(generation) << GENERATION_SHIFT | (count & ((1 << COUNT_BITS) - 1)) << 2
-}
-
 /// A node that this thread may change. Dropping it lets others.
 #[derive(Debug)]
 pub(super) struct Locked<'p, P: Pmem> {
     node: Node<'p, P>,
-    free: u64,
+    held: Held<'p>,
 }
 
 impl<'p, P: Pmem> std::ops::Deref for Locked<'p, P> {
@@ -329,37 +304,11 @@ impl<'p, P: Pmem> std::ops::Deref for Locked<'p, P> {
     }
 }
 
-impl<P: Pmem> Drop for Locked<'_, P> {
-    #[inline]
-    fn drop(&mut self) {
-        // A node that is half written stays locked, as if the process had been killed; and so it
-        // will be.
-        if !std::thread::panicking() {
-            self.words[LOCK].store(self.free, Release);
-        }
-    }
-}
-
 impl<'p, P: Pmem> Node<'p, P> {
     /// Waits for other writers, then keeps them out and says to readers what is going to be done.
     pub(super) fn lock(self, generation: u64, mode: Mode) -> Locked<'p, P> {
-        let mut wait = Wait::new();
-        loop {
-            let seen = self.look(generation);
-            if seen.mode.is_some() {
-                wait.turn();
-                continue;
-            }
-            let now = free(generation, seen.word >> 2);
-            let lock = &self.words[LOCK];
-            let taken = lock.compare_exchange_weak(seen.word, now | mode as u64, AcqRel, Relaxed);
-            if taken.is_ok() {
-                return Locked {
-                    node: self,
-                    free: free(generation, (now >> 2) + 1),
-                };
-            }
-        }
+        let held = self.latch().hold(generation, mode as u64);
+        Locked { node: self, held }
     }
 }
 
@@ -381,12 +330,9 @@ pub(super) struct Leftover(pub(super) usize);
 /// Changing. The order of stores, flushes and fences in here is what a crash is survived by.
 impl<'p, P: Pmem> Locked<'p, P> {
     /// The same lock, held for a change in the other direction.
-    pub(super) fn turn(self, generation: u64, mode: Mode) -> Locked<'p, P> {
-        self.words[LOCK].store(self.free | mode as u64, Release);
-        let free = free(generation, (self.free >> 2) + 1);
-        let node = self.node;
-        std::mem::forget(self);
-        Locked { node, free }
+    pub(super) fn turn(mut self, generation: u64, mode: Mode) -> Locked<'p, P> {
+        self.held.turn(generation, mode as u64);
+        self
     }
 
     /// Where `key` is or belongs. The slots of a node with a leftover are told when it is gone.

@@ -3,7 +3,7 @@
 use super::FastFair;
 use super::node::Node;
 use crate::Ordered;
-use crate::ordered::{END, Unsound};
+use crate::ordered::{END, ScanError, Unsound};
 use nyx_media::Pmem;
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -12,7 +12,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FastFair<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (mut from, to) = range.into_inner();
         let mut steps = self.steps();
@@ -37,7 +37,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FastFair<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (from, mut to) = range.into_inner();
         while from <= to {
@@ -111,12 +111,18 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
             return Ok(found);
         }
         // Its leaf has none: the next to the left.
-        let mut last = None;
-        self.scan_back(0..=key, |key, value| {
-            last = Some((key, value));
-            ControlFlow::Break(())
-        })?;
-        Ok(last)
+        let (mut to, mut entries) = (key, Vec::new());
+        loop {
+            let low = self.leaf_of(to, &mut entries)?;
+            let last = entries.iter().rev().find(|entry| entry.0 <= to);
+            if let Some(&last) = last {
+                return Ok(Some(last));
+            }
+            match low.checked_sub(1) {
+                Some(next) => to = next,
+                None => return Ok(None),
+            }
+        }
     }
 
     /// The entries of a leaf from `from` on, with its fence and its sibling.

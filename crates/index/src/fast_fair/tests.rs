@@ -43,6 +43,11 @@ fn readers_miss_nothing_and_never_go_back_while_writers_write() {
 }
 
 #[test]
+fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
+    contract::serves_while_it_grows::<Small>();
+}
+
+#[test]
 fn the_greatest_key_up_to_another_is_found_across_nodes() {
     let worker = WorkerId(0);
     let tree: Small = contract::empty(1 << 20, 1);

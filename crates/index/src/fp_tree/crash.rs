@@ -52,7 +52,7 @@ fn a_damaged_image_is_an_error_or_an_answer() {
 
 #[test]
 fn each_forgotten_flush_and_fence_is_found() {
-    let found = crash::forgotten_is_found::<Trees>();
+    let found = crash::forgotten_is_found::<Trees>(&[]);
     assert!(found >= 15, "{found}");
 }
 

@@ -36,10 +36,11 @@ mod crash;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use crate::bytes::ones;
 use crate::fast_fair::FastFair;
-use crate::heap::{Class, Full, Heap, Sweep};
-use crate::ordered::{Census, END, PutError, Steps, Unsound};
-use crate::{Eras, Index, Ordered, Persistent};
+use crate::heap::{Class, Heap, Sweep};
+use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
+use crate::{Index, Ordered, Persistent};
 use leaf::{Draft, Leaf, Locked};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -238,7 +239,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (mut from, to) = range.into_inner();
         while from <= to {
@@ -266,7 +267,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let mut entries = Vec::with_capacity(SLOTS);
         let (from, mut to) = range.into_inner();
         while from <= to {
@@ -284,7 +285,7 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FpTree<P, SLOTS> {
             // A leaf that begins above what it was found by is a damaged one.
             match low.checked_sub(1) {
                 Some(next) if next < to => to = next,
-                Some(_) => return Err(Unsound::Endless),
+                Some(_) => return Err(Unsound::Endless.into()),
                 None => return Ok(()),
             }
         }
@@ -296,7 +297,7 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
         let () = Self::FITS;
         let leaves = heap.pm().size_bytes() / Self::LEAF_BYTES;
-        let above = tree_above(leaves, heap.eras())?;
+        let above = FastFair::in_dram(leaves, heap.eras())?;
         let tree = FpTree { heap, root, above };
         if tree.heap.read_root(root) == 0 {
             let leaf = tree.draft(
@@ -360,7 +361,7 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
             return Err(Unsound::Fence { at, fence });
         }
         let mut keys = BTreeSet::new();
-        for slot in leaf::ones(leaf.held()) {
+        for slot in ones(leaf.held()) {
             let key = leaf.key(slot);
             let is_found = leaf.find(key) == Some(slot);
             if key < low || key >= fence || !is_found || !keys.insert(key) {
@@ -369,13 +370,4 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         }
         Ok(())
     }
-}
-
-/// An empty tree in DRAM with room for so many leaves, whose memory is taken as it grows.
-fn tree_above(leaves: u64, eras: &Arc<Eras>) -> Result<FastFair<Dram>, PutError> {
-    /// Of a tree whose nodes are half full, per entry.
-    const ENTRY_BYTES: u64 = 40;
-    let bytes = leaves * ENTRY_BYTES;
-    let heap = Heap::in_dram(bytes, eras.clone()).map_err(|_| Full::of_dram(bytes))?;
-    FastFair::open(Arc::new(heap), 0, WorkerId(0))
 }

@@ -29,7 +29,7 @@ mod tests;
 
 use crate::heap::{Full, Heap, Sweep};
 use crate::map::{DramMap, hash_of};
-use crate::ordered::{Census, END, PutError, Unsound};
+use crate::ordered::{Census, END, PutError, ScanError, Unsound};
 use crate::share::Share;
 use crate::sync::{Locks, Mutex, lock};
 use crate::{Index, Ordered, Persistent};
@@ -135,13 +135,18 @@ impl<T: Ordered> HybridPlus<T> {
             return Ok(true);
         }
         let (most, mut keys) = (most.max(1), Vec::new());
-        self.tree.scan(*from..=END - 1, |key, _| {
+        let scanned = self.tree.scan(*from..=END - 1, |key, _| {
             keys.push(key);
             match keys.len() < most {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
             }
-        })?;
+        });
+        match scanned {
+            Ok(()) => {}
+            Err(ScanError::NotReady) => return Ok(false),
+            Err(ScanError::Unsound(error)) => return Err(error.into()),
+        }
         for &key in &keys {
             let _lock = self.locks.lock(hash_of(key));
             // Read again: it may have changed, and the map have been told.
@@ -238,6 +243,15 @@ impl<T: Ordered> Index for HybridPlus<T> {
         }
     }
 
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        keys.iter().for_each(|&key| self.tell(key, false));
+        let is_settled = |&key: &u64| self.unsettled(key).load(Acquire) == 0;
+        match self.is_built() && keys.iter().all(is_settled) {
+            true => self.map.get_many(keys, values),
+            false => self.tree.get_many(keys, values),
+        }
+    }
+
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
         PutError::check(key)?;
         let tree = || self.tree.put(worker, key, value);
@@ -256,7 +270,7 @@ impl<T: Ordered> Ordered for HybridPlus<T> {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         self.tree.scan(range, each)
     }
 
@@ -264,12 +278,12 @@ impl<T: Ordered> Ordered for HybridPlus<T> {
         &self,
         range: RangeInclusive<u64>,
         each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         self.tree.scan_back(range, each)
     }
 }
 
-impl<P: Pmem, T: Persistent<P>> Persistent<P> for HybridPlus<T> {
+impl<P: Pmem, T: Persistent<P> + Ordered> Persistent<P> for HybridPlus<T> {
     /// With a map for as many keys as there may be in the tree; an empty one is built at once.
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
         let keys_max = heap.pm().size_bytes() / ENTRY_BYTES;

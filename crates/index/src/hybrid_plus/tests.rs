@@ -74,6 +74,11 @@ fn readers_miss_nothing_and_never_go_back_while_writers_write() {
 }
 
 #[test]
+fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
+    contract::serves_while_it_grows::<Hybrid>();
+}
+
+#[test]
 fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
     contract::opens_again::<Pairs>();
 }

@@ -36,6 +36,12 @@ fn nor_does_a_second_kill_while_that_is_put_right() {
 }
 
 #[test]
+fn who_reads_beside_a_writer_is_told_of_nothing_that_a_crash_takes_back() {
+    let places = crash::tells_nothing_that_is_undone::<Lists>();
+    assert!(places > 50, "{places}");
+}
+
+#[test]
 fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
     contract::opens_again::<Lists>();
 }
@@ -48,7 +54,7 @@ fn a_damaged_image_is_an_error_or_an_answer() {
 
 #[test]
 fn each_forgotten_flush_and_fence_is_found() {
-    let found = crash::forgotten_is_found::<Lists>();
+    let found = crash::forgotten_is_found::<Lists>(&[]);
     assert!(found >= 12, "{found}");
 }
 

@@ -41,7 +41,7 @@ mod crash;
 mod tests;
 
 use crate::heap::{Class, Heap, Sweep};
-use crate::ordered::{Census, END, PutError, Steps, Unsound};
+use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
 use crate::sync::{Locks, MutexGuard};
 use crate::{Index, Ordered, Persistent};
 use nyx_base::WorkerId;
@@ -336,7 +336,7 @@ impl<P: Pmem> Ordered for SkipList<P> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let (from, to) = range.into_inner();
         let mut steps = self.steps();
         let (_, mut next) = self.find(from)?;
@@ -354,7 +354,7 @@ impl<P: Pmem> Ordered for SkipList<P> {
         &self,
         range: RangeInclusive<u64>,
         mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<(), Unsound> {
+    ) -> Result<(), ScanError> {
         let (from, to) = range.into_inner();
         let root = self.heap.read_root(self.root);
         let mut entries = Vec::new();

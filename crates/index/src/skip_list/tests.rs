@@ -35,3 +35,8 @@ fn a_full_heap_refuses_new_nodes_and_nothing_else() {
 fn readers_miss_nothing_and_never_go_back_while_writers_write() {
     contract::serves_all_at_once::<List>();
 }
+
+#[test]
+fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
+    contract::serves_while_it_grows::<List>();
+}
