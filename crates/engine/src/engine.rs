@@ -57,6 +57,9 @@ pub enum Outcome {
     Shutdown,
 }
 
+/// How often [`Store::sweep`] is called at once.
+const SWEEPS: usize = 8;
+
 /// How one step inside a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -369,7 +372,16 @@ impl Engine {
         };
         let mut cx = self.cx(worker, tenant.id, now);
         let expires = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
-        let more = cx.store.sweep(&mut cx.lane) || expires;
+        // What the sweep reads is the tenant's to pay, and it waits as the tenant does.
+        let mut sweeps = cx.store.is_sweeping();
+        for _ in 0..SWEEPS {
+            let open = matches!(cx.lane.gate(now.mono), Gate::Open);
+            if !sweeps || !open {
+                break;
+            }
+            sweeps = cx.store.sweep(&mut cx.lane);
+        }
+        let more = sweeps || expires;
         if !more {
             worker.maintained = at + 1;
         }

@@ -72,7 +72,7 @@ impl Ground {
         let mut given = self.given.clone();
         let bases: Vec<Option<u64>> = tenants
             .iter()
-            .map(|tenant| base_in_image(tenant, &mut given))
+            .map(|tenant| self.base_in_image(tenant, &mut given))
             .collect();
         let ids = (first..wanted).map(|at| TenantId(at as u16));
         let made = ids
@@ -120,6 +120,17 @@ impl Ground {
         })?;
         Ok(Tenant::new(id, tenant, store, device.clone(), self.workers))
     }
+
+    /// Where the range of a tenant begins that its image names, which is given to it.
+    fn base_in_image(&self, tenant: &TenantConfig, given: &mut [Given]) -> Option<u64> {
+        let range = nyx_store::range_in_image(tenant.keep.as_ref()?)?;
+        let (device, given) = (self.devices.get(tenant.device)?, &mut given[tenant.device]);
+        // Whatever else is wrong with it, the store will say.
+        (range.end <= device.media.len() && given.is_free(&range)).then(|| {
+            given.take(range.clone());
+            range.start
+        })
+    }
 }
 
 impl Engine {
@@ -148,18 +159,6 @@ impl Engine {
         controller.set_policy(policy);
         Ok(())
     }
-}
-
-/// Where the range of a tenant begins that its image names, which is given to it.
-fn base_in_image(tenant: &TenantConfig, given: &mut [Given]) -> Option<u64> {
-    let keep = tenant.keep.as_ref()?;
-    let range = nyx_store::range_in_image(&keep.path)?;
-    let given = given.get_mut(tenant.device)?;
-    // Whatever else is wrong with it, the store will say.
-    given.is_free(&range).then(|| {
-        given.take(range.clone());
-        range.start
-    })
 }
 
 /// Gives a tenant the first range that is long enough.

@@ -111,7 +111,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run<I: Persistent<Mapped>>(command: &Command, subject: &Subject) -> Result<(), Failed> {
+fn run<I: Persistent<Mapped> + Ordered>(
+    command: &Command,
+    subject: &Subject,
+) -> Result<(), Failed> {
     let index: I = open(subject)?;
     let name = subject.file.display();
     let holds = check(&index, subject)?;
@@ -169,7 +172,7 @@ fn fill(
 }
 
 /// How many operations it holds, once everything agrees with that.
-fn check(index: &impl Persistent<Mapped>, subject: &Subject) -> Result<u64, Failed> {
+fn check(index: &(impl Persistent<Mapped> + Ordered), subject: &Subject) -> Result<u64, Failed> {
     let entries = contents(index)?;
     let holds = judge(subject.seed, subject.acknowledged, &entries)?;
     let census = index.check()?;

@@ -76,7 +76,10 @@ impl DataFile {
             0 => DataFile::create(file, path, len)?,
             _ => DataFile::reopen(file, path, len, file_bytes)?,
         };
-        data.mark(MARK_DIRTY)?;
+        // One that is marked so already need not wait for all that its last user wrote.
+        if data.origin != Origin::Dirty {
+            data.mark(MARK_DIRTY)?;
+        }
         Ok(data)
     }
 

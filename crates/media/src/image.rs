@@ -19,7 +19,7 @@ use crate::header::{file_error, lock, random_uuid};
 use crate::mapping::PAGE_BYTES;
 use crate::{Array, MediaError};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -39,6 +39,7 @@ const MARK_AT: u64 = 2048;
 const MARK_BYTES: usize = 64;
 const MARK_CLEAN: [u8; 8] = *b"clean\0\0\0";
 const MARK_IN_USE: [u8; 8] = *b"in use\0\0";
+const MARK_LOST: [u8; 8] = *b"lost\0\0\0\0";
 /// The id that Linux draws at each start.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -67,7 +68,8 @@ pub struct Image {
 
 impl Image {
     /// A new image of `len` bytes behind its page, all zero, none of them allocated. Takes the
-    /// place of a file that is there.
+    /// place of a file that is there. It is none before [`Image::begin`]: until then whoever opens
+    /// it finds nothing.
     ///
     /// Panics where `about` is longer than 1 KiB.
     pub fn create(path: &Path, about: &[u8], len: u64) -> Result<Image, MediaError> {
@@ -80,21 +82,17 @@ impl Image {
         file.set_len(0).map_err(failed("empty it"))?;
         file.set_len(HEADER_BYTES + len)
             .map_err(failed("give it its length"))?;
-        let page = header(about, len).map_err(failed("draw an id for it"))?;
-        file.write_all_at(&page, 0)
-            .map_err(failed("write its header"))?;
-        Image {
+        Ok(Image {
             file: Arc::new(file),
             path: path.to_owned(),
             left: Left::New,
             about: about.to_vec(),
             len,
-        }
-        .marked(MARK_IN_USE)
+        })
     }
 
-    /// The image at a path; none where there is no file. It stays as it was left until
-    /// [`Image::begin`].
+    /// The image at a path; none where there is no file, or one that was never begun. It stays as
+    /// it was left until [`Image::begin`].
     pub fn open(path: &Path) -> Result<Option<Image>, MediaError> {
         let failed = |action| file_error(path, action);
         let file = match OpenOptions::new().read(true).write(true).open(path) {
@@ -107,6 +105,9 @@ impl Image {
         let present = metadata.len().min(HEADER_BYTES) as usize;
         file.read_exact_at(&mut page[..present], 0)
             .map_err(failed("read its header"))?;
+        if page == [0; PAGE_BYTES] {
+            return Ok(None);
+        }
         let (about, len) = read_header(&page, path, metadata.len())?;
         Ok(Some(Image {
             file: Arc::new(file),
@@ -175,8 +176,27 @@ impl Image {
             // It says so already, and to write that again would wait for all that the last user
             // stored.
             Left::Killed => Ok(()),
+            Left::New => {
+                let failed = |action| file_error(&self.path, action);
+                let page = header(&self.about, self.len).map_err(failed("draw an id for it"))?;
+                let written = self.file.write_all_at(&page, 0);
+                written.map_err(failed("write its header"))?;
+                self.mark(MARK_IN_USE)
+            }
             _ => self.mark(MARK_IN_USE),
         }
+    }
+
+    /// Says that nothing in it is worth anything any more.
+    pub fn mark_lost(&self) -> Result<(), MediaError> {
+        self.mark(MARK_LOST)
+    }
+
+    /// Bytes that the file system has for it.
+    pub fn allocated_bytes(&self) -> Result<u64, MediaError> {
+        let metadata = self.file.metadata();
+        let metadata = metadata.map_err(file_error(&self.path, "ask for its size"))?;
+        Ok(metadata.blocks() * 512)
     }
 
     /// Writes everything to the disk and says that it was closed in order. The caller stores
@@ -190,10 +210,6 @@ impl Image {
     pub fn sync(&self) -> Result<(), MediaError> {
         let synced = self.file.sync_data();
         synced.map_err(file_error(&self.path, "sync it"))
-    }
-
-    fn marked(self, mark: [u8; 8]) -> Result<Image, MediaError> {
-        self.mark(mark).map(|()| self)
     }
 
     fn mark(&self, mark: [u8; 8]) -> Result<(), MediaError> {
@@ -308,6 +324,13 @@ mod tests {
         let (_directory, path) = place();
         let image = Image::create(&path, b"mine", 3 << 20).expect("a new image");
         assert_eq!(image.left(), Left::New);
+        drop(image);
+        assert!(
+            Image::open(&path).expect("no error").is_none(),
+            "it was never begun"
+        );
+        let image = Image::create(&path, b"mine", 3 << 20).expect("a new image");
+        image.begin().expect("a disk");
         let words = image.array::<AtomicU64>(1 << 20, 1000, true).expect("part");
         words.allocate(0, 1000).expect("room");
         assert!(words.iter().all(|word| word.load(Relaxed) == 0));
@@ -373,7 +396,10 @@ mod tests {
         assert!(refusal(&path).contains("not a Nyx image"));
         std::fs::write(&path, b"NYX").expect("a disk");
         refusal(&path);
-        let fresh = || drop(Image::create(&path, b"mine", 1 << 20).expect("a new image"));
+        let fresh = || {
+            let image = Image::create(&path, b"mine", 1 << 20).expect("a new image");
+            image.begin().expect("a disk");
+        };
         fresh();
         patch(&path, 8, &[9]);
         assert!(refusal(&path).contains("format 9"));

@@ -87,6 +87,12 @@ impl Chunks {
         self.allocate_all(chunk, end).is_ok()
     }
 
+    /// How many chunks are allocated behind the last one that was ever used.
+    pub(crate) fn ahead(&self) -> u32 {
+        let used = self.used();
+        used.next_multiple_of(ALLOCATE_CHUNKS).min(self.len()) - used
+    }
+
     /// Makes sure that the chunks `[from, to)` can be touched.
     pub(crate) fn allocate_all(&self, from: u32, to: u32) -> std::io::Result<()> {
         let at = |chunk: u32| chunk as usize * CHUNK_BYTES as usize;

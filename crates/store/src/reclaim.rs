@@ -181,7 +181,7 @@ impl Reclaimer {
                 return found;
             }
             let garbage = garbage_permille(segments, self.cursor);
-            if garbage > most && garbage * GARBAGE_ONE_IN >= 1000 {
+            if garbage > most && garbage >= 1000 / GARBAGE_ONE_IN {
                 most = garbage;
                 found.most_garbage = Some(self.cursor);
             }

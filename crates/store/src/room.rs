@@ -116,8 +116,10 @@ impl Store {
                 self.items
                     .with_key(lane, place, &header, |key| self.hash(key).0)
             };
-            if self.index.grow(near, hash_of) == Err(Full) && !self.extend_index(w.taker()) {
-                return;
+            match self.index.grow(near, hash_of) {
+                Err(Full::Memory) => return,
+                Err(Full::Limit) if !self.extend_index(w.taker()) => return,
+                _ => {}
             }
         }
     }

@@ -141,6 +141,11 @@ impl Segment {
         }
     }
 
+    /// Another queue, before it is in one.
+    pub(crate) fn set_queue(&self, queue: Queue) {
+        self.queue.store(queue as u8, Relaxed);
+    }
+
     pub(crate) fn class(&self) -> u8 {
         self.class.load(Relaxed)
     }
@@ -266,12 +271,15 @@ impl Segments {
     }
 
     /// Says what had died in a segment that was found. Under the lock of `space`.
-    pub(crate) fn set_dead_before(&self, segment: u32, live: u64) {
+    pub(crate) fn set_dead_before(&self, segment: u32, live: u64, segment_bytes: u32) {
         let (items, bytes) = (live >> 32, live & 0xffff_ffff);
         let at = self.at(segment);
+        // What was not filled when its writer was killed is as good as dead.
+        let written_bytes = at.written_bytes().max(segment_bytes);
+        at.written_bytes.store(written_bytes, Relaxed);
         let written = u64::from(at.written_items.load(Relaxed));
         let dead_items = written.saturating_sub(items);
-        let dead_bytes = u64::from(at.written_bytes()).saturating_sub(bytes);
+        let dead_bytes = u64::from(written_bytes).saturating_sub(bytes);
         let table = self.dead.last().expect("there is one more than workers");
         table[segment as usize].store(dead_items << 32 | dead_bytes, Release);
     }
@@ -279,9 +287,9 @@ impl Segments {
     /// Items that died, and their bytes.
     fn dead(&self, segment: u32) -> (u32, u32) {
         let each = self.dead.iter();
-        let sum: u64 = each
-            .map(|table| table[segment as usize].load(Acquire))
-            .sum();
+        let counts = each.map(|table| table[segment as usize].load(Acquire));
+        // Of a damaged image they may be anything.
+        let sum = counts.fold(0, u64::wrapping_add);
         ((sum >> 32) as u32, sum as u32)
     }
 

@@ -133,15 +133,18 @@ impl Space {
         }
     }
 
-    /// Takes over the segments and chunks of an image; `used` is what they add to. Returns the
-    /// chunks that nobody closed.
-    pub(crate) fn find(&self, items: &Items) -> Vec<u32> {
+    /// Takes over the segments and chunks of an image. Sequence numbers up to `seq` were given,
+    /// too; without a small queue all are in the main one. Returns the chunks that nobody closed.
+    pub(crate) fn find(&self, items: &Items, seq: u64, has_small: bool) -> Vec<u32> {
         let mut space = self.lock();
+        if !has_small {
+            (0..items.segments.len()).for_each(|at| items.segments.at(at).set_queue(Queue::Main));
+        }
         let mut owned = space.find_chunks(items);
         // The youngest chunk of each segment first, as its chain has them.
         owned.sort_unstable_by_key(|&(segment, seq, _)| (segment, std::cmp::Reverse(seq)));
         let unclosed = space.find_segments(items, &owned);
-        space.next_seq = 1 + highest_seq(items);
+        space.next_seq = 1 + highest_seq(items).max(seq);
         unclosed
     }
 

@@ -15,7 +15,7 @@
 
 use crate::check;
 use crate::chunks::Chunks;
-use crate::config::{StoreConfig, StoreError};
+use crate::config::{Eviction, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::{Checks, Header, State};
 use crate::item::Item;
@@ -119,23 +119,26 @@ impl Store {
             config,
             eras,
         };
-        store.go_on();
+        store.go_on()?;
         Ok(store)
     }
 
     /// Goes on with what an image holds, if there is one.
-    fn go_on(&mut self) {
+    fn go_on(&mut self) -> Result<(), StoreError> {
         let is_found = |kept: &Kept| kept.beginning().is_found();
         let Some(kept) = self.kept.as_deref().filter(|kept| is_found(kept)) else {
-            return;
+            return Ok(());
         };
-        let unclosed = self.space.find(&self.items);
+        let has_small = self.config.eviction == Eviction::S3Fifo;
+        let unclosed = self.space.find(&self.items, kept.flush_seq(), has_small);
         let next_seq = self.space.lock().next_seq();
         let (mark, due) = kept.flush(next_seq);
         self.flush.mark.store(mark, Relaxed);
         self.flush.due.store(due.0, Relaxed);
         self.items.segments.begin_at(next_seq);
+        self.fill_holes(kept)?;
         self.put_right(&unclosed);
+        Ok(())
     }
 
     /// What the store was made from.
@@ -286,6 +289,8 @@ impl Store {
         self.meet_due_flush(now);
         match at > now {
             true => {
+                // Under the lock no other flush is kept between that mark and this.
+                let _space = self.space.lock();
                 self.flush.due.store(at.0, Relaxed);
                 if let Some(kept) = &self.kept {
                     kept.keep_flush(self.flush_mark(), at);
@@ -544,11 +549,11 @@ impl Store {
             };
             drop(guard);
             match published {
-                Err(Full) if !self.grant(w, lane, now) => {
+                Err(Full::Limit) if self.grant(w, lane, now) => continue,
+                Err(_) => {
                     w.take_back(&self.items, appended);
                     return PutOutcome::OutOfMemory;
                 }
-                Err(Full) => continue,
                 Ok(()) => {}
             }
             match old {

@@ -10,7 +10,8 @@ use nyx_base::UnixSeconds;
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
 use nyx_store::{
-    Beginning, Condition, DeleteOutcome, Durability, Keep, Put, PutOutcome, Side, StoreConfig,
+    Beginning, Condition, DeleteOutcome, Durability, Eviction, Keep, Put, PutOutcome, Side,
+    StoreConfig,
 };
 use rig::{Rig, START, Worker, small, value_of};
 use std::collections::BTreeMap;
@@ -274,6 +275,113 @@ fn one_that_holds_nothing_goes_on_with_nothing() {
     sweep(&mut worker);
     worker.store(b"a", b"1");
     assert_eq!(rig.store.figures().items, 1);
+}
+
+/// Marks take sequence numbers that nothing else has.
+#[test]
+fn flushes_in_a_row_take_nothing_that_comes_after() {
+    let ground = Ground::new(6 << 20);
+    let rig = ground.go_on(Durability::Crash);
+    rig.worker(0).store(b"before", b"1");
+    (0..5).for_each(|_| rig.store.flush(START, START));
+    drop(rig);
+    let rig = ground.go_on(Durability::Crash);
+    rig.worker(0).store(b"after", b"2");
+    drop(rig);
+    for _ in 0..3 {
+        let rig = ground.go_on(Durability::Crash);
+        let mut worker = rig.worker(0);
+        assert_eq!(worker.get(b"after").as_deref(), Some(&b"2"[..]));
+        assert_eq!(worker.get(b"before"), None);
+    }
+}
+
+/// Segments of a queue that the policy does not have are not left behind.
+#[test]
+fn another_eviction_policy_goes_on_with_all_segments() {
+    let ground = Ground::new(3 << 20);
+    for eviction in [
+        Eviction::S3Fifo,
+        Eviction::Lru,
+        Eviction::S3Fifo,
+        Eviction::Merge,
+    ] {
+        let rig = ground.open(StoreConfig {
+            eviction,
+            ..ground.config(Durability::Crash)
+        });
+        let mut worker = rig.worker(0);
+        for number in 0..6000 {
+            worker.enter();
+            worker.store(&key(number), &[7; 600]);
+        }
+    }
+}
+
+/// Restarts leave segments half empty, whose rest is room again.
+#[test]
+fn restarts_take_no_room_for_good() {
+    let ground = Ground::new(3 << 20);
+    for round in 0..60 {
+        let rig = ground.open(StoreConfig {
+            workers: 3,
+            ..ground.config(Durability::Crash)
+        });
+        let mut worker = rig.worker(round % 3);
+        sweep(&mut worker);
+        for number in 0..10 {
+            worker.enter();
+            worker.store(&key(u32::from(round) * 10 + number), &[7; 600]);
+        }
+        assert_eq!(rig.store.figures().evictions, 0, "in round {round}");
+    }
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    assert!((0..600).all(|number| worker.get(&key(number)).is_some()));
+}
+
+/// Neither by a disk that is full nor by a kill is an image left that nobody can open.
+#[test]
+fn an_image_that_was_never_begun_is_none() {
+    let ground = Ground::new(6 << 20);
+    std::fs::write(ground.image(), vec![0; 1 << 20]).expect("a disk");
+    assert_eq!(begins(&ground.go_on(Durability::Crash)), Beginning::New);
+}
+
+/// A copy without holes where the image had blocks of zeros, and without those blocks.
+#[test]
+fn a_copy_with_holes_gets_its_blocks() {
+    use std::os::unix::fs::MetadataExt;
+    let ground = Ground::new(6 << 20);
+    let rig = ground.go_on(Durability::Crash);
+    let mut worker = rig.worker(0);
+    (0..3000).for_each(|number| assert!(worker.store(&key(number), b"value") > 0));
+    drop(rig);
+    let blocks = || {
+        std::fs::metadata(ground.image())
+            .expect("it is there")
+            .blocks()
+    };
+    let before = blocks();
+    let bytes = std::fs::read(ground.image()).expect("the image");
+    let copy = std::fs::File::create(ground.image()).expect("a file");
+    copy.set_len(bytes.len() as u64).expect("its length");
+    for (page, bytes) in bytes.chunks(4096).enumerate() {
+        if bytes.iter().any(|&byte| byte != 0) {
+            use std::os::unix::fs::FileExt;
+            copy.write_all_at(bytes, page as u64 * 4096)
+                .expect("a disk");
+        }
+    }
+    assert!(blocks() < before / 2, "there are holes");
+    let rig = ground.go_on(Durability::Crash);
+    assert!(
+        blocks() * 10 >= before * 9,
+        "{} blocks of {before}",
+        blocks()
+    );
+    let mut worker = rig.worker(0);
+    assert!((0..3000).all(|number| worker.get(&key(number)).is_some()));
 }
 
 #[test]

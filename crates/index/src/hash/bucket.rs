@@ -227,12 +227,6 @@ impl Bucket {
         self.words[0].store(word & !LOCKED, Relaxed);
     }
 
-    /// Whether it is as it was made: no tags, no link, no lock.
-    #[cfg(not(loom))]
-    pub(super) fn is_blank(&self) -> bool {
-        self.tags().0 == [0; 3]
-    }
-
     /// Forgets all. Of a bucket that is in no chain and nobody knows.
     pub(super) fn wipe(&self) {
         self.words.iter().for_each(|word| word.store(0, Release));
@@ -304,6 +298,18 @@ impl Memory {
         }
         let _ = at;
         true
+    }
+
+    /// How many buckets are allocated where so many are in use.
+    #[cfg(not(loom))]
+    pub(super) fn allocated(&self, used: u64) -> u64 {
+        used.next_multiple_of(ALLOCATE_BUCKETS).min(self.capacity())
+    }
+
+    /// Makes sure that so many can be touched, and what is allocated ahead.
+    #[cfg(not(loom))]
+    pub(super) fn allocate_all(&self, used: u64) -> std::io::Result<()> {
+        self.buckets.allocate(0, self.allocated(used) as usize)
     }
 
     /// Asks for a bucket to be brought near.

@@ -59,9 +59,14 @@ pub struct HashShape {
     pub huge: bool,
 }
 
-/// There is no memory left for one more bucket within the limit.
+/// Why there is no bucket more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub enum Full {
+    /// The limit is reached.
+    Limit,
+    /// There is no memory: all that was reserved is used, or a disk is full.
+    Memory,
+}
 
 /// The table.
 #[derive(Debug)]
@@ -261,7 +266,7 @@ impl Hash {
     }
 
     /// Splits one bucket. `hash_of` gives the hash of the item at a place, `prefetch` brings what
-    /// that will read near. False where another worker is at it; `Full` where the limit is reached.
+    /// that will read near. False where another worker is at it; `Full` where there is no room.
     ///
     /// The caller holds no guard and keeps the places alive (an era). Not while the table is being
     /// revived.
@@ -279,9 +284,13 @@ impl Hash {
         }
         debug_assert!(!self.is_reviving());
         let count = self.count.load(Relaxed);
-        let result = match count < self.memory.capacity() && self.claim() {
-            true => self.split(count, &prefetch, &mut hash_of),
-            false => Err(Full),
+        let result = match (count < self.memory.capacity(), self.claim()) {
+            (true, true) => self.split(count, &prefetch, &mut hash_of),
+            (true, false) => Err(Full::Limit),
+            (false, claimed) => {
+                self.unclaim(claimed);
+                Err(Full::Memory)
+            }
         };
         self.growing.store(0, Release);
         result.map(|()| true)
@@ -303,8 +312,7 @@ impl Hash {
         // The new bucket is in nobody's sight until the count says so: no lock is needed. A chain
         // as long as the old one holds whatever moves, so that nothing can fail halfway.
         if let Err(full) = self.prepare(count, self.buckets(first).count() - 1) {
-            self.tidy(new);
-            self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);
+            self.unclaim(true);
             first.unlock(false);
             return Err(full);
         }
@@ -327,14 +335,19 @@ impl Hash {
     /// Makes an empty chain of a new bucket and `more`.
     fn prepare(&self, count: u64, more: usize) -> Result<(), Full> {
         if !self.memory.allocate(count) {
-            return Err(Full);
+            return Err(Full::Memory);
         }
         let new = self.memory.bucket(count);
         // In an image that was damaged it need not be blank.
         new.wipe();
         for _ in 0..more {
-            let next = self.take()?;
-            self.last(new).set_next(Some(next));
+            match self.take() {
+                Ok(next) => self.last(new).set_next(Some(next)),
+                Err(full) => {
+                    self.tidy(new);
+                    return Err(full);
+                }
+            }
         }
         Ok(())
     }
@@ -362,18 +375,25 @@ impl Hash {
         granted
     }
 
+    /// Gives back the bytes of one bucket that were taken for nothing.
+    fn unclaim(&self, claimed: bool) {
+        if claimed {
+            self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);
+        }
+    }
+
     /// An empty bucket of the pool: one that was used before, or a fresh one.
     fn take(&self) -> Result<u32, Full> {
         if let Some(at) = self.pool.take_used() {
             return Ok(at);
         }
         if !self.claim() {
-            return Err(Full);
+            return Err(Full::Limit);
         }
         let fresh = self.pool.take_fresh(|fresh| self.keep_fresh(fresh));
         fresh.ok_or_else(|| {
-            self.bytes.fetch_sub(BUCKET_BYTES, Relaxed);
-            Full
+            self.unclaim(true);
+            Full::Memory
         })
     }
 

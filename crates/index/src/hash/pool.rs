@@ -43,6 +43,12 @@ impl Pool {
         self.memory.capacity()
     }
 
+    /// Makes sure that the first buckets, so many, can be touched.
+    #[cfg(not(loom))]
+    pub(super) fn allocate_all(&self, count: u64) -> std::io::Result<()> {
+        self.memory.allocate_all(count)
+    }
+
     #[inline]
     pub(super) fn bucket(&self, at: u32) -> &Bucket {
         self.memory.bucket(u64::from(at))

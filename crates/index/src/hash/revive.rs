@@ -184,6 +184,7 @@ impl Hash {
             kept,
         } = ground;
         let kept = Kept::over(kept);
+        kept.0.allocate(0, kept.0.len()).map_err(no_room)?;
         let most = shape.buckets_max();
         let counts = kept.unsealed(COUNT, most).and_then(|count| {
             let fresh = kept.unsealed(FRESH, most)?;
@@ -217,6 +218,23 @@ impl Hash {
         let pool = Pool::over(Memory::over(Array::over(pool, most)), fresh as u32);
         let bytes = (count + fresh) * BUCKET_BYTES;
         Hash::of_parts(memory, pool, count, bytes, shape.workers)
+    }
+
+    /// Bytes that the image has for a table which was found, what is allocated ahead included.
+    pub fn found_bytes(&self) -> u64 {
+        let fresh = self.revival.as_ref().map_or(0, |revival| revival.fresh);
+        let allocated = |buckets| self.memory.allocated(buckets) * BUCKET_BYTES;
+        allocated(self.count.load(Relaxed)) + allocated(fresh)
+    }
+
+    /// Makes sure that all of a table that was found can be touched: a copy of an image may have
+    /// holes that the image had not.
+    pub fn allocate_found(&self) -> std::io::Result<()> {
+        let Some(revival) = &self.revival else {
+            return Ok(());
+        };
+        self.memory.allocate_all(self.count.load(Relaxed))?;
+        self.pool.allocate_all(revival.fresh)
     }
 
     /// Items of chains that were found, modulo 2^64.
@@ -259,13 +277,11 @@ impl Hash {
             self.put_back(worker, self.pool.bucket((at - 1) as u32), item);
         }
         let count = self.count.load(Relaxed);
-        if count < self.memory.capacity() {
+        // Where there is no block for the bucket there is nothing in it, and to look would be fatal.
+        if count < self.memory.capacity() && self.memory.allocate(count) {
             let half_made = self.memory.bucket(count);
             self.put_back(worker, half_made, item);
-            // On a page that may have no block yet there is nothing to clear.
-            if !half_made.is_blank() {
-                half_made.wipe();
-            }
+            half_made.wipe();
         }
         for (note, _) in notes.zip(&noted).filter(|(_, noted)| **noted != 0) {
             note.store(0, Release);
@@ -392,7 +408,6 @@ impl Hash {
         }
         if !self.revive_chain(at, item) {
             self.read_chain(at, revival, is_whole);
-            revival.chains[at as usize].store(WHOLE, Release);
         }
         if revival.whole.fetch_add(1, Relaxed) + 1 == all {
             self.free_unused(revival);
@@ -418,6 +433,8 @@ impl Hash {
             }
         });
         self.tidy(first);
+        // Before anybody changes it: who counts the dead asks whether the sweep was here.
+        revival.chains[at as usize].store(WHOLE, Release);
         first.unlock(dropped > 0);
         revival.dropped.fetch_add(dropped, Relaxed);
         revival.items.fetch_sub(dropped, Relaxed);

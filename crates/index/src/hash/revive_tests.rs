@@ -44,6 +44,7 @@ fn image_bytes() -> u64 {
 fn fresh(path: &Path) -> Hash {
     let image = Image::create(path, b"", image_bytes()).expect("an image");
     let hash = Hash::create(SHAPE, ground(&image)).expect("room");
+    image.begin().expect("a disk");
     hash.set_limit(1 << 30);
     hash
 }

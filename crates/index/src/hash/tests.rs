@@ -139,7 +139,7 @@ fn stays_within_its_limit() {
     .expect("memory");
     let mut limit = hash.bytes();
     for key in 0..20_000 {
-        while hash.lock(ONE, mix(key)).insert(Place(key)) == Err(Full) {
+        while hash.lock(ONE, mix(key)).insert(Place(key)) == Err(Full::Limit) {
             limit += 256;
             hash.set_limit(limit);
         }

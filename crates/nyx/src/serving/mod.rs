@@ -24,7 +24,7 @@ use nyx_base::Clock;
 use nyx_engine::{Binding, Engine, EngineConfig, Tenant, TenantConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
-use nyx_media::{Mapped, TscClock};
+use nyx_media::{Image, Mapped, TscClock};
 use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
@@ -85,6 +85,7 @@ impl Serving {
                 config.policy.oversubscribe,
             )?);
         }
+        forget_images(config, &config.tenants);
         let engine = Engine::new(EngineConfig {
             tenants: engine_tenants(config, &config.tenants, &media),
             tenants_max: config.server.max_tenants,
@@ -173,6 +174,7 @@ impl Serving {
         policy: Box<dyn Policy>,
     ) -> Result<(), Failure> {
         let residents = self.engine.tenants().len();
+        forget_images(&self.config, newcomers);
         let newcomers = engine_tenants(&self.config, newcomers, &self.media);
         let taken_in = self.engine.take_in(newcomers, policy);
         taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
@@ -229,6 +231,23 @@ fn engine_tenants(
         tenants::tenant(one, &config.server.image_dir, media[one.device].id())
     };
     tenants.iter().map(tenant).collect()
+}
+
+/// Whoever has no durability now goes on without its image, and must not find it as it was later:
+/// what is deleted until then would come back.
+fn forget_images(config: &Config, tenants: &[config::Tenant]) {
+    for tenant in tenants.iter().filter(|one| one.durability.is_none()) {
+        let path = tenants::image_of(tenant, &config.server.image_dir);
+        let opened = Image::open(&path);
+        let forgotten = opened.and_then(|image| image.map_or(Ok(()), |image| image.mark_lost()));
+        if let Err(error) = forgotten {
+            let tenant = &tenant.name;
+            tracing::warn!(
+                tenant,
+                "has no durability, and an image that is none: {error}"
+            );
+        }
+    }
 }
 
 /// Tells what tenants that survive go on with.

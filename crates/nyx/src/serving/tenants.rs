@@ -6,8 +6,13 @@ use nyx_base::TenantId;
 use nyx_engine::{Binding, HoldAction, OpenDoor, Prefixes, TenantConfig, User, Users};
 use nyx_server::Door;
 use nyx_store::{Eviction, Keep, Layout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Where a tenant's image is, if it has one.
+pub(super) fn image_of(config: &config::Tenant, image_dir: &Path) -> PathBuf {
+    image_dir.join(format!("{}.image", config.name))
+}
 
 /// A tenant; `data_id` is of the data file that its values are in, if that is one.
 pub(super) fn tenant(
@@ -16,7 +21,7 @@ pub(super) fn tenant(
     data_id: Option<[u8; 16]>,
 ) -> TenantConfig {
     let keep = |(durability, data_id)| Keep {
-        path: image_dir.join(format!("{}.image", config.name)),
+        path: image_of(config, image_dir),
         name: config.name.clone(),
         durability,
         data_id,

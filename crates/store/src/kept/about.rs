@@ -5,7 +5,6 @@
 use crate::config::{Durability, Keep, StoreConfig, StoreError};
 use nyx_media::{Image, Left};
 use std::ops::Range;
-use std::path::Path;
 
 /// The layout of a tenant's image.
 const FORMAT: u32 = 1;
@@ -119,7 +118,9 @@ impl About {
             return Some("its values were in another data file, which is not there".to_owned());
         }
         let why = match (image.left(), keep.durability) {
-            (Left::Lost, _) => "the machine was started again before it was closed",
+            (Left::Lost, _) => {
+                "it was not closed before the machine was started again, or before its tenant had no durability"
+            }
             (Left::Killed, Durability::Warm) => "it was not closed, and durability is \"warm\"",
             _ => return None,
         };
@@ -127,10 +128,13 @@ impl About {
     }
 }
 
-/// The range of the medium that the image at a path names; none where there is no image, or none
-/// that says so.
-pub fn range_in_image(path: &Path) -> Option<Range<u64>> {
-    let image = Image::open(path).ok()??;
+/// The range of the medium that a tenant's image names; none where there is no image, or none of
+/// that data file.
+pub fn range_in_image(keep: &Keep) -> Option<Range<u64>> {
+    let image = Image::open(&keep.path).ok()??;
     let (_, about) = About::read(image.about())?;
+    if about.data_id != keep.data_id {
+        return None;
+    }
     Some(about.medium_base..about.medium_base.checked_add(about.medium_len)?)
 }

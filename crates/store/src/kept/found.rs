@@ -16,12 +16,13 @@ use crate::store::{Found, Store};
 use nyx_base::WorkerId;
 use nyx_gate::Lane;
 use nyx_index::{Place, Places, Revived};
+use nyx_media::MediaError;
 use std::sync::atomic::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 /// Chains that one call of [`Store::sweep`] looks at.
-const SWEEP_CHAINS: usize = 64;
+const SWEEP_CHAINS: usize = 8;
 /// Values are read in pieces of this many bytes.
 const PIECE_BYTES: usize = 4096;
 
@@ -44,6 +45,12 @@ impl Store {
         Ok(closed?)
     }
 
+    /// Whether there is something that was found and not looked at.
+    #[inline]
+    pub fn is_sweeping(&self) -> bool {
+        self.index.is_reviving()
+    }
+
     /// Looks at some of what was found, so that nothing has to be checked any more when all is;
     /// true where there is more. Bounded work: call it from the tick.
     pub fn sweep(&self, lane: &mut Lane<'_>) -> bool {
@@ -53,12 +60,6 @@ impl Store {
         let Some(kept) = &self.kept else {
             return false;
         };
-        if !kept.begun.swap(true, AcqRel) {
-            // A copy of an image may have holes that the image had not. This takes long on tmpfs,
-            // and a disk that is too full for it is nothing that could be helped here.
-            let chunks = self.items.chunks.iter();
-            chunks.for_each(|chunks| drop(chunks.allocate_all(0, chunks.used())));
-        }
         let mut item = |place| self.item_at(place);
         let mut is_whole = |place: Place| {
             let Some((header, hash)) = self.head_at(place) else {
@@ -85,7 +86,7 @@ impl Store {
         let segments = &self.items.segments;
         for segment in (0..segments.len()).filter(|&segment| segments.is_found(segment)) {
             let live = kept.live[segment as usize].load(Acquire);
-            segments.set_dead_before(segment, live);
+            segments.set_dead_before(segment, live, self.config.segment_bytes);
         }
     }
 
@@ -108,7 +109,14 @@ impl Store {
 
     /// The hash of the item at a place, if there is one.
     fn item_at(&self, place: Place) -> Option<u64> {
-        self.head_at(place).map(|(_, hash)| hash.0)
+        let (_, hash) = self.head_at(place)?;
+        let chunks = self.items.chunks.as_ref()?;
+        let (chunk, offset) = chunks.chunk_of(place)?;
+        // What a walk over the segment would not come to is none: it would be left behind when the
+        // segment is emptied.
+        let is_found = self.items.segments.is_found(self.items.segment_of(place));
+        let is_met = offset < chunks.fill(chunk) && !chunks.state(place).is_dead();
+        (!is_found || is_met).then_some(hash.0)
     }
 
     /// The head at a place, if there is one that is sound, in a chunk that is in use.
@@ -185,6 +193,32 @@ impl Store {
 }
 
 impl Store {
+    /// Gives an image that is a copy the blocks that it has not and the image had. A copy that
+    /// leaves zeros out has none of what was allocated ahead: to find that costs nothing, to look
+    /// for every block would.
+    pub(crate) fn fill_holes(&self, kept: &Kept) -> Result<(), StoreError> {
+        let chunks = self.items.chunks.as_ref();
+        let owned = chunks.map_or(0, |chunks| {
+            let is_owned = |&chunk: &u32| self.items.owner(chunk).is_some();
+            (0..chunks.used()).filter(is_owned).count() as u64 + u64::from(chunks.ahead())
+        });
+        let keys = owned * u64::from(CHUNK_BYTES);
+        let needs = kept.table_bytes + self.index.found_bytes() + keys;
+        if kept.image.allocated_bytes()? >= needs {
+            return Ok(());
+        }
+        let filled = self.index.allocate_found().and_then(|()| {
+            chunks.map_or(Ok(()), |chunks| {
+                chunks.allocate_all(0, chunks.used() + chunks.ahead())
+            })
+        });
+        Ok(filled.map_err(|source| MediaError::Allocate {
+            path: kept.image.path().to_owned(),
+            len_bytes: needs,
+            source,
+        })?)
+    }
+
     /// Finds how far a chunk was filled that nobody closed; the last item in it.
     fn find_fill(&self, chunks: &Chunks, chunk: u32) -> Option<Place> {
         let (mut fill, mut last) = (0, None);

@@ -27,7 +27,7 @@ pub use about::range_in_image;
 
 use crate::chunks::{Chunks, Entry};
 use crate::config::{StoreConfig, StoreError};
-use crate::segment::Segment;
+use crate::segment::{SEQ_MAX, Segment};
 use crate::shape::Plan;
 use about::About;
 use nyx_base::{UnixSeconds, WorkerId};
@@ -49,11 +49,12 @@ const LARGE_PAGE_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Kept {
     image: Image,
+    /// Bytes of its tables, which it always has.
+    table_bytes: u64,
     control: Array<AtomicU64>,
     /// Of each segment that was found: items and bytes that the sweep saw alive.
     live: Box<[AtomicU64]>,
-    /// The sweep has begun, and has ended.
-    begun: AtomicBool,
+    /// The sweep has ended.
     recounted: AtomicBool,
     beginning: Beginning,
 }
@@ -89,6 +90,8 @@ struct Parts {
     buckets: u64,
     pool: u64,
     keys: u64,
+    /// Bytes of the page and of the parts that are whole from the start.
+    table_bytes: u64,
     end: u64,
 }
 
@@ -128,10 +131,10 @@ impl Ground {
             None => (None, Beginning::New),
             Some(image) => {
                 let about = About::decode(image.about(), &keep)?;
-                about.check(config, &keep)?;
                 match about.why_empty(&image, &keep) {
                     Some(why) => (None, Beginning::Empty(why)),
                     None => {
+                        about.check(config, &keep)?;
                         config.hash_seed = about.hash_seed;
                         let killed = image.left() == Left::Killed;
                         let found = [Beginning::Stopped, Beginning::Killed];
@@ -159,11 +162,20 @@ impl Parts {
             at
         };
         let chunks = plan.chunk_count.unwrap_or_default();
+        let tables = [
+            8 * (NOTES + WORKERS_MAX) as u64,
+            Array::<Segment>::bytes(plan.segments as usize) as u64,
+            Array::<Entry>::bytes(chunks as usize) as u64,
+            HashGround::KEPT_BYTES,
+        ];
+        let pages = tables.map(|bytes| bytes.next_multiple_of(PAGE_BYTES));
+        let [control, segments, entries, counts] = tables.map(&mut part);
         let parts = Parts {
-            control: part(8 * (NOTES + WORKERS_MAX) as u64),
-            segments: part(Array::<Segment>::bytes(plan.segments as usize) as u64),
-            entries: part(Array::<Entry>::bytes(chunks as usize) as u64),
-            counts: part(HashGround::KEPT_BYTES),
+            control,
+            segments,
+            entries,
+            counts,
+            table_bytes: PAGE_BYTES + pages.iter().sum::<u64>(),
             buckets: part(plan.index.buckets_bytes()),
             pool: part(plan.index.buckets_bytes()),
             keys: part(Chunks::bytes(chunks) as u64),
@@ -199,16 +211,17 @@ impl Parts {
             pool: image.region(self.pool, bytes, plan.huge)?,
             kept: image.region(self.counts, HashGround::KEPT_BYTES as usize, false)?,
         };
-        image.begin()?;
         let index = open_index(plan.index, ground, found, &image)?;
+        // From here on it is one: what failed before left nothing behind.
+        image.begin()?;
         Ok(Ground {
             keys: Some(image.region(self.keys, Chunks::bytes(chunks), plan.huge)?),
             entries: Some(entries),
             index,
             kept: Some(Box::new(Kept {
                 live: (0..segments.len()).map(|_| AtomicU64::new(0)).collect(),
-                begun: AtomicBool::new(!found),
                 recounted: AtomicBool::new(!found),
+                table_bytes: self.table_bytes,
                 image,
                 control,
                 beginning,
@@ -259,9 +272,17 @@ impl Kept {
         self.control[FLUSH_DUE].store(u64::from(before_never), Release);
     }
 
+    /// The sequence number that the last flush was given; none where that cannot be.
+    pub(crate) fn flush_seq(&self) -> u64 {
+        let mark = self.control[FLUSH_MARK].load(Relaxed);
+        if mark < SEQ_MAX { mark } else { 0 }
+    }
+
     /// What was kept of flushes: the mark and the due second.
     pub(crate) fn flush(&self, next_seq: u64) -> (u64, UnixSeconds) {
+        // One that is damaged flushes all that there is, and nothing that comes.
         let mark = self.control[FLUSH_MARK].load(Relaxed).min(next_seq);
+        self.control[FLUSH_MARK].store(mark, Release);
         // Zero, as an image is at first, is never.
         let before_never = self.control[FLUSH_DUE].load(Relaxed) as u32;
         let due = UnixSeconds(UnixSeconds::NEVER.0 - before_never);
