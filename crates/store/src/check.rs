@@ -1,10 +1,10 @@
 //! What tells an item that is to survive from rubbish: a check of its head, by which whoever finds
 //! a place knows that an item begins there, and one of its value.
 //!
-//! The check of a head covers key and lengths and *which* use of which chunk it lies in
-//! ([`Items::unique`](crate::items::Items::unique)), so that what an earlier use left behind is none. Not
-//! covered are state and expiry, which change in place. The check of a value is that of its bytes
-//! and of the key; it does not change when the item moves.
+//! The check of a head covers key and lengths and *which* use of which chunk it lies in (the item's
+//! unique number), so that what an earlier use left behind is none. Not covered are state and
+//! expiry, which change in place. The check of a value is that of its bytes and of the key; it does
+//! not change when the item moves.
 //!
 //! What it never does: touch memory.
 

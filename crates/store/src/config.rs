@@ -194,7 +194,8 @@ pub enum StoreError {
     },
     /// Not every store can survive.
     #[error(
-        "a tenant that survives has its keys apart from its values (layout \"split\") and at most {workers_max} workers"
+        "a tenant that survives has its keys apart from its values (layout \"split\") and at most \
+         {workers_max} workers"
     )]
     CannotKeep {
         /// The most workers.

@@ -9,8 +9,8 @@
 //! would have been. Of several threads each is at a place of its own; `crates/nyx/tests/survive.rs`
 //! kills those.
 //!
-//! `NYX_LONG=1 cargo test -p nyx-store --test killed -- --nocapture` looks at more than ten thousand
-//! moments; without it at some of each kind.
+//! `NYX_LONG=1 cargo test -p nyx-store --test killed -- --nocapture` looks at more than ten
+//! thousand moments; without it at some of each kind.
 //!
 //! Where a machine does not let a process trace its child the test says so and passes.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -500,7 +500,7 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
         let rig = copies.open();
         let mut worker = rig.worker(0);
         let seen = compare(&mut worker, run, moment)?;
-        if moment.done % 2 == 0 {
+        if moment.done.is_multiple_of(2) {
             sweep(&mut worker)?;
         }
         seen
@@ -679,12 +679,10 @@ fn whatever_the_instruction_nothing_acknowledged_is_lost() {
     let mut states = 0;
     let mut planted = FORGOTTEN.to_vec();
     for episode in episodes() {
-        let begun = std::time::Instant::now();
         let Some(run) = play(episode) else {
             println!("skipped: this machine does not let a process trace its child");
             return;
         };
-        let played = begun.elapsed();
         let finds = |plant| {
             let mut differ = run.moments.iter().filter(|one| differs(&run, one, plant));
             differ.any(|moment| !passes(&copies, &run, moment, plant))
@@ -698,12 +696,7 @@ fn whatever_the_instruction_nothing_acknowledged_is_lost() {
                 );
             }
         }
-        println!(
-            "{episode:?}: {} states, {:?} to play, {:?} to check",
-            run.moments.len(),
-            played,
-            begun.elapsed() - played
-        );
+        println!("{episode:?}: {} states", run.moments.len());
         states += run.moments.len();
     }
     println!("{states} states");

@@ -277,7 +277,7 @@ impl Hash {
             self.put_back(worker, self.pool.bucket((at - 1) as u32), item);
         }
         let count = self.count.load(Relaxed);
-        // Where there is no block for the bucket there is nothing in it, and to look would be fatal.
+        // Where the bucket has no block there is nothing in it, and to look would be fatal.
         if count < self.memory.capacity() && self.memory.allocate(count) {
             let half_made = self.memory.bucket(count);
             self.put_back(worker, half_made, item);

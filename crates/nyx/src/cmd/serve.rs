@@ -17,10 +17,11 @@ use std::time::Duration;
 
 Try it:  printf 'set a 0 0 5\\r\\nhello\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
 SIGINT, SIGTERM or SIGUSR1 stops; tenants with a durability (tenant.durability) go on with what they
-held at the next start, those with \"crash\" after kill -9 too. SIGHUP reads the configuration again: policy, groups, the terms of tenants
-and users' files change at once, and tenants that are new are taken in, without dropping a
-connection; for all else it says what waits. A new tenant gets what its device has left, so state
-the sizes: who has none has all that was left at the start.
+held at the next start, those with \"crash\" after kill -9 too.
+SIGHUP reads the configuration again: policy, groups, the terms of tenants and users' files change
+at once, and tenants that are new are taken in, without dropping a connection; for all else it says
+what waits. A new tenant gets what its device has left, so state the sizes: who has none has all
+that was left at the start.
 Targets that the device cannot keep, as far as its profile tells, are refused (exit 64), by SIGHUP
 also those that what the tenants did in the last second would break; `--policy-oversubscribe` makes
 warnings of refusals.")]

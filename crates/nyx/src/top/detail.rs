@@ -113,18 +113,7 @@ fn facts(of: &Figures) -> Vec<Line<'static>> {
         let text = each.collect::<Vec<String>>().join(", ");
         lines.push(fact("hurt by", vec![Span::raw(text)]));
     }
-    let (used, size) = (
-        words::bytes_told(of.used_bytes),
-        words::bytes_told(of.size_bytes),
-    );
-    let items = format!("{} items, {used} of {size}", words::count(of.items as f64));
-    lines.push(fact("holds", vec![Span::raw(items)]));
-    if let Some(durability) = &of.durability {
-        lines.push(fact(
-            "survives",
-            vec![Span::raw(survives(durability, of.swept))],
-        ));
-    }
+    lines.extend(holds(of));
     lines.push(fact("waits", vec![Span::raw(waits(of))]));
     if let Some(mean) = of.latency_us_mean {
         let mean = format!("{} on average", words::latency_told(mean));
@@ -137,8 +126,22 @@ fn facts(of: &Figures) -> Vec<Line<'static>> {
     lines
 }
 
+/// What a tenant holds, and what that survives.
+fn holds(of: &Figures) -> impl Iterator<Item = Line<'static>> {
+    let (used, size) = (
+        words::bytes_told(of.used_bytes),
+        words::bytes_told(of.size_bytes),
+    );
+    let items = format!("{} items, {used} of {size}", words::count(of.items as f64));
+    let survives = of.durability.as_ref();
+    let survives = survives.map(|durability| survives_told(durability, of.swept));
+    let holds = fact("holds", vec![Span::raw(items)]);
+    let survives = survives.map(|told| fact("survives", vec![Span::raw(told)]));
+    std::iter::once(holds).chain(survives)
+}
+
 /// What a tenant survives, and how far it has looked through what it went on with.
-fn survives(durability: &str, swept: Option<f64>) -> String {
+fn survives_told(durability: &str, swept: Option<f64>) -> String {
     let what = match durability {
         "warm" => "a stop",
         _ => "a kill",

@@ -119,7 +119,8 @@ impl About {
         }
         let why = match (image.left(), keep.durability) {
             (Left::Lost, _) => {
-                "it was not closed before the machine was started again, or before its tenant had no durability"
+                "it was not closed before the machine was started again, or before its tenant had \
+                 no durability"
             }
             (Left::Killed, Durability::Warm) => "it was not closed, and durability is \"warm\"",
             _ => return None,

@@ -12,8 +12,8 @@
 //!   it was never published.
 //!
 //! After that the store serves. Chains of the index are put right by who needs them, and by
-//! [`Store::sweep`]; until it is through, a value is compared with its check before it is given
-//! out.
+//! [`crate::Store::sweep`]; until it is through, a value is compared with its check before it is
+//! given out.
 //!
 //! What it never does: believe a number from an image before it was checked against what must be
 //! so.
