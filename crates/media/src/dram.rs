@@ -24,8 +24,18 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
-    /// The file that it is a part of, and where.
-    part: Option<(Arc<File>, u64)>,
+    backing: Backing,
+}
+
+/// What a region's pages are.
+#[derive(Debug)]
+enum Backing {
+    /// Memory.
+    Anonymous,
+    /// A part of this file, from there on.
+    Shared(Arc<File>, u64),
+    /// A file's part as it was: what is stored is in no file.
+    Private,
 }
 
 impl Region {
@@ -41,7 +51,7 @@ impl Region {
         };
         let region = Region {
             mapping: Mapping::anonymous(len).map_err(failed)?,
-            part: None,
+            backing: Backing::Anonymous,
         };
         if huge {
             region.ask_for_huge_pages();
@@ -49,12 +59,25 @@ impl Region {
         Ok(region)
     }
 
-    /// A part of a file, from `at` on, which is a multiple of a page.
-    pub(crate) fn of_file(file: &Arc<File>, at: u64, len: usize, huge: bool) -> io::Result<Region> {
+    /// A part of a file, from `at` on, which is a multiple of a page; a `private` one is the file's
+    /// at first, and what is stored in it stays here.
+    pub(crate) fn of_file(
+        file: &Arc<File>,
+        at: u64,
+        len: usize,
+        huge: bool,
+        private: bool,
+    ) -> io::Result<Region> {
         let len = len.max(1).next_multiple_of(PAGE_BYTES);
-        let region = Region {
-            mapping: Mapping::shared(file, at, len, false)?,
-            part: Some((file.clone(), at)),
+        let region = match private {
+            true => Region {
+                mapping: Mapping::private(file, at, len)?,
+                backing: Backing::Private,
+            },
+            false => Region {
+                mapping: Mapping::shared(file, at, len, false)?,
+                backing: Backing::Shared(file.clone(), at),
+            },
         };
         if huge {
             region.ask_for_huge_pages();
@@ -95,7 +118,7 @@ impl Region {
     /// Panics where the range leaves the region.
     pub fn allocate(&self, from: usize, len: usize) -> io::Result<()> {
         self.end_of("allocation", from, len);
-        let Some((file, at)) = self.part.as_ref().filter(|_| len > 0) else {
+        let (Backing::Shared(file, at), true) = (&self.backing, len > 0) else {
             return Ok(());
         };
         fallocate(
@@ -120,14 +143,16 @@ impl Region {
             return;
         }
         let len = last - first;
-        match &self.part {
+        match &self.backing {
             // A file system without holes keeps the bytes, which must not be found again.
-            Some((file, at)) => {
+            Backing::Shared(file, at) => {
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let _ = fallocate(file, hole, at + first as u64, len as u64);
             }
             // Linux refuses this advice only for locked pages, which then simply stay.
-            None => drop(self.mapping.advise(first, len, Advice::LinuxDontNeed)),
+            Backing::Anonymous => drop(self.mapping.advise(first, len, Advice::LinuxDontNeed)),
+            // That advice would bring back what the file has.
+            Backing::Private => drop(self.mapping.blank(first, len)),
         }
     }
 

@@ -43,6 +43,7 @@ pub(crate) struct DataFile {
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
     uuid: [u8; 16],
+    created_unix_s: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -89,15 +90,17 @@ impl DataFile {
             // What failed half-way is ours and empty; left behind, it would look damaged.
             let _ = std::fs::remove_file(path);
         }
+        let header = made?;
         Ok(DataFile {
             file,
             path: path.to_owned(),
             origin: Origin::Fresh,
-            uuid: made?,
+            uuid: header.uuid,
+            created_unix_s: header.created_unix_s,
         })
     }
 
-    fn fill_new(file: &File, path: &Path, len: u64) -> Result<[u8; 16], MediaError> {
+    fn fill_new(file: &File, path: &Path, len: u64) -> Result<Header, MediaError> {
         allocate(file, path, HEADER_BYTES + len)?;
         let uuid = random_uuid().map_err(file_error(path, "draw an id for it"))?;
         let created = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -111,20 +114,36 @@ impl DataFile {
         file.write_all_at(&header.encode(), 0)
             .map_err(file_error(path, "write its header"))?;
         file.sync_all().map_err(file_error(path, "sync it"))?;
-        Ok(uuid)
+        Ok(header)
+    }
+
+    /// A file to be looked at, which stays as it is, and the length of its medium.
+    pub(crate) fn look(path: &Path) -> Result<(DataFile, u64), MediaError> {
+        let failed = |action| file_error(path, action);
+        let file = File::open(path).map_err(failed("open it for reading"))?;
+        lock_shared(&file, path)?;
+        let file_bytes = file.metadata().map_err(failed("ask for its size"))?.len();
+        let header = Header::read_whole(&file, path, file_bytes)?;
+        let len = header.medium_bytes;
+        Ok((DataFile::found(file, path, &header), len))
+    }
+
+    fn found(file: File, path: &Path, header: &Header) -> DataFile {
+        let origin = match header.mark {
+            MARK_CLEAN => Origin::Clean,
+            _ => Origin::Dirty,
+        };
+        DataFile {
+            file,
+            path: path.to_owned(),
+            origin,
+            uuid: header.uuid,
+            created_unix_s: header.created_unix_s,
+        }
     }
 
     fn reopen(file: File, path: &Path, len: u64, file_bytes: u64) -> Result<DataFile, MediaError> {
-        let header = Header::read(&file, path, file_bytes)?;
-        let needed = HEADER_BYTES.saturating_add(header.medium_bytes);
-        if file_bytes < needed {
-            let path = path.to_owned();
-            return Err(MediaError::Truncated {
-                path,
-                file_bytes,
-                header_bytes: needed,
-            });
-        }
+        let header = Header::read_whole(&file, path, file_bytes)?;
         if header.medium_bytes < len {
             let (path, found_bytes) = (path.to_owned(), header.medium_bytes);
             return Err(MediaError::TooSmall {
@@ -134,18 +153,8 @@ impl DataFile {
             });
         }
         // A copy of the file may have holes; writing to one on a full disk would be a SIGBUS.
-        allocate(&file, path, needed)?;
-        let origin = if header.mark == MARK_CLEAN {
-            Origin::Clean
-        } else {
-            Origin::Dirty
-        };
-        Ok(DataFile {
-            file,
-            path: path.to_owned(),
-            origin,
-            uuid: header.uuid,
-        })
+        allocate(&file, path, HEADER_BYTES + header.medium_bytes)?;
+        Ok(DataFile::found(file, path, &header))
     }
 
     /// Everything written so far to the disk, then the mark that says so.
@@ -167,14 +176,18 @@ impl DataFile {
         self.uuid
     }
 
-    /// The same in the usual form.
-    pub(crate) fn uuid(&self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        let u = &self.uuid;
-        [&u[0..4], &u[4..6], &u[6..8], &u[8..10], &u[10..16]]
-            .map(hex)
-            .join("-")
+    /// When it was made, in seconds since the Unix epoch.
+    pub(crate) fn created_unix_s(&self) -> u64 {
+        self.created_unix_s
     }
+}
+
+/// An id of a file in the usual form.
+pub fn uuid(id: &[u8; 16]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    [&id[0..4], &id[4..6], &id[6..8], &id[8..10], &id[10..16]]
+        .map(hex)
+        .join("-")
 }
 
 impl Header {
@@ -191,6 +204,20 @@ impl Header {
         page.extend(self.mark.to_le_bytes());
         page.resize(PAGE_BYTES, 0);
         page
+    }
+
+    /// The header of a file that is as long as it says.
+    fn read_whole(file: &File, path: &Path, file_bytes: u64) -> Result<Header, MediaError> {
+        let header = Header::read(file, path, file_bytes)?;
+        let needed = HEADER_BYTES.saturating_add(header.medium_bytes);
+        match file_bytes < needed {
+            true => Err(MediaError::Truncated {
+                path: path.to_owned(),
+                file_bytes,
+                header_bytes: needed,
+            }),
+            false => Ok(header),
+        }
     }
 
     fn read(file: &File, path: &Path, file_bytes: u64) -> Result<Header, MediaError> {
@@ -259,8 +286,18 @@ pub(crate) fn file_error(
     }
 }
 
+/// Keeps others from a file.
 pub(crate) fn lock(file: &File, path: &Path) -> Result<(), MediaError> {
-    match file.try_lock() {
+    locked(file.try_lock(), path)
+}
+
+/// Keeps others from changing a file.
+pub(crate) fn lock_shared(file: &File, path: &Path) -> Result<(), MediaError> {
+    locked(file.try_lock_shared(), path)
+}
+
+fn locked(tried: Result<(), TryLockError>, path: &Path) -> Result<(), MediaError> {
+    match tried {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(MediaError::InUse {
             path: path.to_owned(),

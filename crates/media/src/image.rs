@@ -15,7 +15,7 @@
 //! held for the life of the image and its regions, so that two servers cannot share one.
 
 use crate::dram::Region;
-use crate::header::{file_error, lock, random_uuid};
+use crate::header::{file_error, lock, lock_shared, random_uuid};
 use crate::mapping::PAGE_BYTES;
 use crate::{Array, MediaError};
 use std::fs::{File, OpenOptions};
@@ -64,9 +64,16 @@ pub struct Image {
     left: Left,
     about: Vec<u8>,
     len: u64,
+    id: [u8; 16],
+    created_unix_s: u64,
+    /// The file stays as it is, whatever is stored in the parts.
+    is_looked_at: bool,
 }
 
 impl Image {
+    /// The format that this build writes and reads.
+    pub const VERSION: u32 = VERSION;
+
     /// A new image of `len` bytes behind its page, all zero, none of them allocated. Takes the
     /// place of a file that is there. It is none before [`Image::begin`]: until then whoever opens
     /// it finds nothing.
@@ -82,24 +89,44 @@ impl Image {
         file.set_len(0).map_err(failed("empty it"))?;
         file.set_len(HEADER_BYTES + len)
             .map_err(failed("give it its length"))?;
+        let created = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         Ok(Image {
             file: Arc::new(file),
             path: path.to_owned(),
             left: Left::New,
             about: about.to_vec(),
             len,
+            id: random_uuid().map_err(failed("draw an id for it"))?,
+            created_unix_s: created.as_secs(),
+            is_looked_at: false,
         })
     }
 
     /// The image at a path; none where there is no file, or one that was never begun. It stays as
     /// it was left until [`Image::begin`].
     pub fn open(path: &Path) -> Result<Option<Image>, MediaError> {
-        let failed = |action| file_error(path, action);
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(failed("open it for reading and writing"))?,
+            opened => opened.map_err(file_error(path, "open it for reading and writing"))?,
         };
         lock(&file, path)?;
+        Image::read(file, path)
+    }
+
+    /// The same, to be looked at: the file is only read, and what is stored in the parts is gone
+    /// with them. Others may look at it meanwhile, but not use it.
+    pub fn look(path: &Path) -> Result<Option<Image>, MediaError> {
+        let file = File::open(path).map_err(file_error(path, "open it for reading"))?;
+        lock_shared(&file, path)?;
+        let image = Image::read(file, path)?;
+        Ok(image.map(|image| Image {
+            is_looked_at: true,
+            ..image
+        }))
+    }
+
+    fn read(file: File, path: &Path) -> Result<Option<Image>, MediaError> {
+        let failed = |action| file_error(path, action);
         let metadata = file.metadata().map_err(failed("ask for its size"))?;
         let mut page = [0; PAGE_BYTES];
         let present = metadata.len().min(HEADER_BYTES) as usize;
@@ -109,18 +136,32 @@ impl Image {
             return Ok(None);
         }
         let (about, len) = read_header(&page, path, metadata.len())?;
+        let created = page[40..48].try_into().expect("8 bytes");
         Ok(Some(Image {
             file: Arc::new(file),
             path: path.to_owned(),
             left: left(&page),
             about,
             len,
+            id: page[24..40].try_into().expect("16 bytes"),
+            created_unix_s: u64::from_le_bytes(created),
+            is_looked_at: false,
         }))
     }
 
     /// How it was left when it was opened.
     pub fn left(&self) -> Left {
         self.left
+    }
+
+    /// Its id, a random UUID.
+    pub fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    /// When it was made, in seconds since the Unix epoch.
+    pub fn created_unix_s(&self) -> u64 {
+        self.created_unix_s
     }
 
     /// What its maker said about it.
@@ -154,7 +195,8 @@ impl Image {
             "{len} bytes at {at} are no part of an image of {}",
             self.len
         );
-        Region::of_file(&self.file, HEADER_BYTES + at, len, huge)
+        let private = self.is_looked_at;
+        Region::of_file(&self.file, HEADER_BYTES + at, len, huge, private)
             .map_err(file_error(&self.path, "map it"))
     }
 
@@ -173,13 +215,13 @@ impl Image {
     /// its user did not close it.
     pub fn begin(&self) -> Result<(), MediaError> {
         match self.left {
+            _ if self.is_looked_at => Ok(()),
             // It says so already, and to write that again would wait for all that the last user
             // stored.
             Left::Killed => Ok(()),
             Left::New => {
                 let failed = |action| file_error(&self.path, action);
-                let page = header(&self.about, self.len).map_err(failed("draw an id for it"))?;
-                let written = self.file.write_all_at(&page, 0);
+                let written = self.file.write_all_at(&self.header(), 0);
                 written.map_err(failed("write its header"))?;
                 self.mark(MARK_IN_USE)
             }
@@ -208,11 +250,17 @@ impl Image {
 
     /// Waits until everything that was stored is on the disk.
     pub fn sync(&self) -> Result<(), MediaError> {
+        if self.is_looked_at {
+            return Ok(());
+        }
         let synced = self.file.sync_data();
         synced.map_err(file_error(&self.path, "sync it"))
     }
 
     fn mark(&self, mark: [u8; 8]) -> Result<(), MediaError> {
+        if self.is_looked_at {
+            return Ok(());
+        }
         let mut bytes = [0; MARK_BYTES];
         bytes[..8].copy_from_slice(&mark);
         bytes[8..8 + 36].copy_from_slice(&boot_id().unwrap_or([0; 36]));
@@ -221,6 +269,24 @@ impl Image {
         let written = self.file.write_all_at(&bytes, MARK_AT);
         let synced = written.and_then(|()| self.file.sync_data());
         synced.map_err(file_error(&self.path, "write how it was left"))
+    }
+
+    fn header(&self) -> Vec<u8> {
+        let mut page = Vec::with_capacity(PAGE_BYTES);
+        page.extend(MAGIC);
+        page.extend(VERSION.to_le_bytes());
+        page.extend((HEADER_BYTES as u32).to_le_bytes());
+        page.extend(self.len.to_le_bytes());
+        page.extend(self.id);
+        page.extend(self.created_unix_s.to_le_bytes());
+        assert_eq!(page.len(), ABOUT_LEN_AT);
+        page.extend((self.about.len() as u64).to_le_bytes());
+        page.resize(ABOUT_AT, 0);
+        page.extend(&self.about);
+        page.resize(CHECKSUM_AT, 0);
+        page.extend(xxh3_64(&page).to_le_bytes());
+        page.resize(PAGE_BYTES, 0);
+        page
     }
 }
 
@@ -241,25 +307,6 @@ fn left(page: &[u8; PAGE_BYTES]) -> Left {
         MARK_IN_USE if same_boot() => Left::Killed,
         _ => Left::Lost,
     }
-}
-
-fn header(about: &[u8], len: u64) -> std::io::Result<Vec<u8>> {
-    let created = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let mut page = Vec::with_capacity(PAGE_BYTES);
-    page.extend(MAGIC);
-    page.extend(VERSION.to_le_bytes());
-    page.extend((HEADER_BYTES as u32).to_le_bytes());
-    page.extend(len.to_le_bytes());
-    page.extend(random_uuid()?);
-    page.extend(created.as_secs().to_le_bytes());
-    assert_eq!(page.len(), ABOUT_LEN_AT);
-    page.extend((about.len() as u64).to_le_bytes());
-    page.resize(ABOUT_AT, 0);
-    page.extend(about);
-    page.resize(CHECKSUM_AT, 0);
-    page.extend(xxh3_64(&page).to_le_bytes());
-    page.resize(PAGE_BYTES, 0);
-    Ok(page)
 }
 
 /// What was said about an image, and its length.
@@ -418,7 +465,9 @@ mod tests {
     /// Byte for byte, so that no edit changes the format unnoticed.
     #[test]
     fn the_header_is_the_documented_bytes() {
-        let page = header(b"about", 1 << 20).expect("random bytes");
+        let (_directory, path) = place();
+        let image = Image::create(&path, b"about", 1 << 20).expect("a new image");
+        let page = image.header();
         assert_eq!(page.len(), PAGE_BYTES);
         assert_eq!(page[..16], *b"NYXIMAGE\x01\0\0\0\0\x10\0\0");
         assert_eq!(page[16..24], (1u64 << 20).to_le_bytes());

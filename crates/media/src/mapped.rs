@@ -9,7 +9,7 @@
 //! the only state that changes is a count of failed `msync` calls, which is relaxed because it
 //! orders nothing.
 
-use crate::header::{DataFile, HEADER_BYTES};
+use crate::header::{DataFile, HEADER_BYTES, file_error};
 use crate::mapping::Mapping;
 use crate::prim::{self, FlushLevel, LINE_BYTES, Prim};
 use crate::{Evidence, Front, Media, MediaError, Via};
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-pub use crate::header::Origin;
+pub use crate::header::{Origin, uuid};
 
 /// From this size on, a write to memory that is cached DRAM goes past the cache if it may. Below,
 /// the fence that non-temporal stores need costs more than the cache misses that they save
@@ -101,11 +101,16 @@ impl Mapped {
         let whole = checked_len(len, HEADER_BYTES)?;
         let file = DataFile::open(path, len)?;
         let mapping =
-            Mapping::shared(&file.file, 0, whole, false).map_err(|source| MediaError::File {
-                path: path.to_owned(),
-                action: "map it",
-                source,
-            })?;
+            Mapping::shared(&file.file, 0, whole, false).map_err(file_error(path, "map it"))?;
+        Ok(Mapped::over(mapping, len, Kind::File, Some(file)))
+    }
+
+    /// The bytes of a data file, all of them, to be looked at: the file is only read, and what is
+    /// written here is gone with the medium. Others may look at it meanwhile, but not use it.
+    pub fn look(path: &Path) -> Result<Mapped, MediaError> {
+        let (file, len) = DataFile::look(path)?;
+        let whole = checked_len(len, HEADER_BYTES)?;
+        let mapping = Mapping::private(&file.file, 0, whole).map_err(file_error(path, "map it"))?;
         Ok(Mapped::over(mapping, len, Kind::File, Some(file)))
     }
 
@@ -197,6 +202,11 @@ impl Mapped {
         self.file.as_ref().map(DataFile::id)
     }
 
+    /// When the data file was made, in seconds since the Unix epoch; none for anonymous memory.
+    pub fn created_unix_s(&self) -> Option<u64> {
+        self.file.as_ref().map(DataFile::created_unix_s)
+    }
+
     /// How it was found.
     pub fn origin(&self) -> Origin {
         self.file.as_ref().map_or(Origin::Fresh, |file| file.origin)
@@ -212,7 +222,7 @@ impl Mapped {
     pub fn describe(&self) -> String {
         let mut line = format!("{} of {}", self.kind.name(), Bytes(self.len));
         if let Some(file) = &self.file {
-            line += &format!(" at {} (id {})", file.path.display(), file.uuid());
+            line += &format!(" at {} (id {})", file.path.display(), uuid(&file.id()));
         }
         let survives = match (self.kind, self.durability) {
             (Kind::Anonymous, _) => "nothing survives the process",

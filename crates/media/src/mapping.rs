@@ -55,6 +55,15 @@ impl Mapping {
         Ok(Mapping::own(base.cast(), len))
     }
 
+    /// The `len` bytes of a file from `at` on, a multiple of a page, as they are: what is stored
+    /// here stays here.
+    pub(crate) fn private(file: &File, at: u64, len: usize) -> io::Result<Mapping> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: as above.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, READ_WRITE, flags, file, at) }?;
+        Ok(Mapping::own(base.cast(), len))
+    }
+
     fn own(base: *mut u8, len: usize) -> Mapping {
         Mapping {
             base: NonNull::new(base).expect("mmap never returns null"),
@@ -77,6 +86,15 @@ impl Mapping {
         // SAFETY: the range is checked to lie inside our own mapping, and no advice unmaps it;
         // `DontNeed` replaces bytes, which the callers that use it announce as their purpose.
         Ok(unsafe { madvise(self.at(from, len), len, advice) }?)
+    }
+
+    /// Replaces the pages of a range, which begins at one, by zeros that are in no file.
+    pub(crate) fn blank(&self, from: usize, len: usize) -> io::Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is checked to lie inside our own mapping, of which nobody has Rust
+        // references to other than atomics; that its bytes become zero is its purpose.
+        unsafe { mmap_anonymous(self.at(from, len), len, READ_WRITE, flags) }?;
+        Ok(())
     }
 
     /// Waits until the pages of a range are on the file's disk.

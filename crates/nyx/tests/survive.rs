@@ -2,14 +2,14 @@
 //! it had acknowledged is there when it is started again, what it had deleted is not, and what was
 //! under way is done or not done.
 
+#[path = "rig/surviving.rs"]
+mod surviving;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use tempfile::TempDir;
+use surviving::{Connection, Server, directory};
 
 /// How often it is killed at work.
 const KILLS: u64 = 200;
@@ -20,116 +20,6 @@ const CONNECTIONS: usize = 2;
 const BATCH: usize = 40;
 /// Keys of one connection: no other changes them.
 const KEYS: u32 = 3000;
-
-/// A server on a directory.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn directory(durability: &str) -> TempDir {
-    let dir = tempfile::tempdir().expect("a directory");
-    let text = format!(
-        "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 2\ndata_dir = {:?}\n\
-         [policy]\nkind = \"none\"\n\
-         [[device]]\nkind = \"file\"\nsize = \"48MiB\"\n\
-         [[tenant]]\nname = \"first\"\nsize = \"32MiB\"\ndurability = \"{durability}\"\n",
-        dir.path()
-    );
-    fs::write(dir.path().join("nyx.toml"), text).expect("a configuration");
-    dir
-}
-
-impl Server {
-    fn start(dir: &Path) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_nyx"))
-            .env_clear()
-            .args(["serve", "--config"])
-            .arg(dir.join("nyx.toml"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let mut told = String::new();
-        let port = loop {
-            let from = told.len();
-            let read = log.read_line(&mut told).expect("its log");
-            assert!(read > 0, "the server has ended: {told}");
-            if let Some((_, port)) = told[from..].split_once("127.0.0.1:") {
-                let port: String = port.chars().take_while(char::is_ascii_digit).collect();
-                break port.parse().expect("a port");
-            }
-        };
-        // It writes no more than the pipe holds.
-        std::mem::forget(log);
-        Server { child, port }
-    }
-
-    fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        stream.set_nodelay(true).expect("a socket");
-        Connection {
-            answers: BufReader::new(stream.try_clone().expect("a socket")),
-            stream,
-        }
-    }
-
-    fn kill(&mut self) {
-        // SIGKILL.
-        self.child.kill().expect("a child of ours");
-        self.child.wait().expect("a child of ours");
-    }
-}
-
-struct Connection {
-    stream: TcpStream,
-    answers: BufReader<TcpStream>,
-}
-
-impl Connection {
-    fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        match self.answers.read_line(&mut line) {
-            Ok(_) if line.ends_with("\r\n") => Some(line),
-            _ => None,
-        }
-    }
-
-    fn get(&mut self, key: &str) -> Option<Vec<u8>> {
-        write!(self.stream, "get {key}\r\n").expect("a server");
-        let head = self.line().expect("an answer");
-        if head == "END\r\n" {
-            return None;
-        }
-        let len = head.split_whitespace().nth(3).expect("a length");
-        let mut value = vec![0; len.parse::<usize>().expect("a length") + 2];
-        self.answers.read_exact(&mut value).expect("a value");
-        assert_eq!(self.line().as_deref(), Some("END\r\n"));
-        value.truncate(value.len() - 2);
-        Some(value)
-    }
-
-    fn stat(&mut self, name: &str) -> u64 {
-        write!(self.stream, "stats tenants\r\n").expect("a server");
-        let mut found = 0;
-        loop {
-            let line = self.line().expect("an answer");
-            if line == "END\r\n" {
-                return found;
-            }
-            if let Some(value) = line.strip_prefix(&format!("STAT first:{name} ")) {
-                found = value.trim().parse().expect("a number");
-            }
-        }
-    }
-}
 
 /// What a request does to the value of its key.
 #[derive(Clone, Debug)]

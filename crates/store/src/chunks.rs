@@ -244,10 +244,20 @@ impl Chunks {
     /// at that any more; a token to recache that is lost so counts only where the item is still the
     /// current one. Released, and acquired by [`Chunks::state`]: who sees the mark sees that the
     /// item is out of the index, so that its segment is freed only when nobody can find it.
+    ///
+    /// An item with checks says it twice, so that no flipped bit in an image brings one back.
     #[inline]
     pub(crate) fn mark_dead(&self, place: Place) {
-        let state = self.state(place).with_dead();
-        self.word(place, STATE_WORD).store(state.0, Release);
+        let state = self.state(place);
+        if state.is_dead() {
+            return;
+        }
+        self.word(place, STATE_WORD)
+            .store(state.with_dead().0, Release);
+        if let Some(at) = Header::check_word(self.word(place, 0).load(Relaxed)) {
+            let check = self.word(place, at);
+            check.store(!check.load(Relaxed), Relaxed);
+        }
     }
 
     pub(crate) fn set_word(&self, place: Place, word: usize, value: u32) {

@@ -43,6 +43,20 @@ pub struct Keep {
     pub durability: Durability,
     /// The id of the data file that its values are in.
     pub data_id: [u8; 16],
+    /// What the image is opened for.
+    pub purpose: Purpose,
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// To be used, if it may be; the index is made anew from the items where it cannot be used.
+    #[default]
+    Serve,
+    /// To be looked at, however it was left: the file stays as it is.
+    Look,
+    /// To keep all that is sound of it, however it was left: the index is made anew.
+    Repair,
 }
 
 /// What a store survives.

@@ -7,7 +7,8 @@
 //! word 1   bits 0..24 value length in bytes | bits 24..32 key length in bytes
 //! word 2   state, see [`State`]
 //! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32 |
-//!          check of the head u32, of the value u32: those that follow
+//!          check of the head u32, of the value u32: those that follow. The check of the head has
+//!          all its bits the other way round once the item is dead
 //! then     the key
 //! ```
 //!
@@ -86,6 +87,12 @@ impl Header {
     #[inline]
     pub(crate) fn expiry_word(&self) -> Option<usize> {
         (self.expiry != UnixSeconds::NEVER).then_some(WORDS_MIN + usize::from(self.flags != 0))
+    }
+
+    /// The word of the check of the head, where there is one, from the first word alone.
+    #[inline]
+    pub(crate) fn check_word(first: u32) -> Option<usize> {
+        (first & HAS_CHECKS != 0).then(|| Header::words_len_of(first) - 2)
     }
 
     /// The words, of which [`Header::words_len`] count.

@@ -31,9 +31,9 @@ mod walk;
 mod writer;
 
 pub use change::Invalidation;
-pub use config::{Durability, Eviction, Keep, Layout, StoreConfig, StoreError};
+pub use config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
 pub use item::Item;
-pub use kept::{Beginning, range_in_image};
+pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
 pub use request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,

@@ -58,7 +58,7 @@ pub(crate) enum Step {
     Freed,
     /// Nothing: enough is in limbo, and comes free when the era is over.
     Wait,
-    /// Nothing: no segment is sealed.
+    /// Nothing: no segment is sealed, or the disk is full before the tenant is.
     Nothing,
 }
 
@@ -104,7 +104,10 @@ impl Reclaimer {
         worker: WorkerId,
         now: UnixSeconds,
     ) -> Step {
-        if !store.space.lock().is_tight(&store.items) {
+        let space = store.space.lock();
+        let (is_tight, is_starved) = (space.is_tight(&store.items), space.is_starved());
+        drop(space);
+        if !is_tight && !is_starved {
             return Step::Wait;
         }
         self.writer
@@ -119,6 +122,11 @@ impl Reclaimer {
         if let Some(victim) = found.ended {
             self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
             return Step::Freed;
+        }
+        // A disk that is full is somebody's to see to: nothing is evicted for it, and a move might
+        // find no room either.
+        if !is_tight {
+            return Step::Nothing;
         }
         if let Some(victim) = found.most_garbage {
             if self.can_move(store, victim) {

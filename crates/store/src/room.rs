@@ -84,8 +84,14 @@ impl Store {
                 break;
             }
             let step = reclaimer.step(self, lane, worker, now);
-            self.space.lock().collect(&self.items);
+            let mut space = self.space.lock();
+            space.collect(&self.items);
+            let is_vain = step == Step::Nothing && space.is_starved() && !space.is_waiting();
+            drop(space);
             drop(reclaimer);
+            if is_vain {
+                break;
+            }
             if step != Step::Freed {
                 backoff.snooze();
             }

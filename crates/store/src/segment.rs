@@ -207,6 +207,15 @@ impl Segment {
     }
 }
 
+/// Whether a segment of an image is in use, and says so soundly.
+pub(crate) fn has_items(segment: &Segment) -> bool {
+    (1..SEQ_MAX).contains(&segment.seq())
+        && matches!(
+            segment.state(),
+            SegmentState::Open | SegmentState::Sealed | SegmentState::Draining
+        )
+}
+
 /// All segments of a store.
 #[derive(Debug)]
 pub(crate) struct Segments {

@@ -15,7 +15,7 @@
 
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::items::Items;
-use crate::segment::{NONE, Queue, SEQ_MAX, SegmentState};
+use crate::segment::{NONE, Queue, SEQ_MAX, SegmentState, has_items};
 use nyx_index::Eras;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,9 +63,20 @@ pub(crate) struct State {
     warm: List,
     cold: List,
     untouched_chunk: u32,
+    /// The disk has no blocks for the chunks of an image.
+    starved: Starved,
     queues: [Fifo; Queue::COUNT],
     /// Neighbours of each sealed segment in its queue.
     links: Box<[Neighbours]>,
+}
+
+/// How it goes with a disk that is full.
+#[derive(Debug, Default)]
+struct Starved {
+    /// In a row.
+    failures: u32,
+    /// How often nobody asks.
+    skips: u32,
 }
 
 /// Chunks, linked through the chunk table.
@@ -89,6 +100,8 @@ struct Fifo {
     len: u32,
 }
 
+/// A disk that stays full is asked once in two to the power of this many times.
+const STARVED_SKIPS_LOG2: u32 = 12;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
 const CHUNKS_AHEAD: u32 = 4;
 /// Bytes of tables that one segment takes.
@@ -125,6 +138,7 @@ impl Space {
                 len: 0,
             },
             untouched_chunk: 0,
+            starved: Starved::default(),
             queues: [empty; Queue::COUNT],
             links: vec![none; segments as usize].into_boxed_slice(),
         };
@@ -173,7 +187,10 @@ impl State {
         self.untouched_chunk = chunks.used();
         let mut owned = Vec::new();
         for chunk in 0..self.untouched_chunk {
-            match items.owner(chunk).filter(|&one| has_items(items, one)) {
+            match items
+                .owner(chunk)
+                .filter(|&one| has_items(items.segments.at(one)))
+            {
                 Some(segment) => owned.push((segment, chunks.seq(chunk), chunk)),
                 None => self.cold.push(chunks, chunk),
             }
@@ -190,7 +207,7 @@ impl State {
             .find(|&at| segments.at(at).seq() != 0);
         self.untouched = used.map_or(0, |last| last + 1);
         let (mut full, free): (Vec<u32>, Vec<u32>) =
-            (0..self.untouched).partition(|&segment| has_items(items, segment));
+            (0..self.untouched).partition(|&segment| has_items(segments.at(segment)));
         for segment in free {
             segments.at(segment).found_as(SegmentState::Free, NONE, 0);
             self.free.push(segment);
@@ -251,6 +268,11 @@ impl State {
             || !(chunks_left || self.limbo_bytes > 0)
     }
 
+    /// Whether it is the disk, not the tenant, that is full.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved.failures > 0
+    }
+
     /// Whether memory will come free when the era is over.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.limbo.is_empty()
@@ -298,9 +320,7 @@ impl State {
             Some(chunk) => chunk,
             None if self.room(taker, false) < u64::from(CHUNK_BYTES) => return None,
             None => {
-                let chunk = self
-                    .cold_chunk(chunks)
-                    .or_else(|| self.untouched_chunk(chunks))?;
+                let chunk = self.new_chunk(chunks)?;
                 self.used += u64::from(CHUNK_BYTES);
                 chunk
             }
@@ -310,6 +330,20 @@ impl State {
         let rest = items.segments.at(segment).push_chunk(chunk);
         chunks.set_next(chunk, rest);
         Some(chunk)
+    }
+
+    /// A chunk that gets memory of its own. A disk that was full is not asked each time: that costs
+    /// up to a millisecond.
+    fn new_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
+        if self.starved.is_hopeless() {
+            return None;
+        }
+        let chunk = self
+            .cold_chunk(chunks)
+            .or_else(|| self.untouched_chunk(chunks));
+        let has_places = self.cold.len > 0 || self.untouched_chunk < chunks.len();
+        self.starved.is(chunk.is_none() && has_places);
+        chunk
     }
 
     fn untouched_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
@@ -434,17 +468,6 @@ impl State {
     }
 }
 
-/// Whether a segment of an image is in use, and says so soundly.
-fn has_items(items: &Items, segment: u32) -> bool {
-    let segment = items.segments.at(segment);
-    let state = segment.state();
-    (1..SEQ_MAX).contains(&segment.seq())
-        && matches!(
-            state,
-            SegmentState::Open | SegmentState::Sealed | SegmentState::Draining
-        )
-}
-
 /// The highest sequence number that an image knows of.
 fn highest_seq(items: &Items) -> u64 {
     let segments = (0..items.segments.len()).map(|segment| items.segments.at(segment).seq());
@@ -458,6 +481,24 @@ fn highest_seq(items: &Items) -> u64 {
 fn held_bytes(items: &Items, segment: u32) -> u64 {
     let chunks = u64::from(items.segments.at(segment).chunks());
     u64::from(items.segment_bytes()) + chunks * u64::from(CHUNK_BYTES)
+}
+
+impl Starved {
+    /// How it went this time.
+    fn is(&mut self, failed: bool) {
+        self.failures = match failed {
+            true => self.failures + 1,
+            false => 0,
+        };
+        self.skips = (1 << self.failures.min(STARVED_SKIPS_LOG2)) - 1;
+    }
+
+    /// Whether to ask the disk would be too soon.
+    fn is_hopeless(&mut self) -> bool {
+        let skips = self.skips;
+        self.skips = skips.saturating_sub(1);
+        skips > 0
+    }
 }
 
 impl List {

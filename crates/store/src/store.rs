@@ -14,7 +14,6 @@
 //! is over. The memory in use is at most `size`, at every moment.
 
 use crate::check;
-use crate::chunks::Chunks;
 use crate::config::{Eviction, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::{Checks, Header, State};
@@ -23,7 +22,7 @@ use crate::items::{Draft, Items, Source};
 use crate::kept::{Ground, Kept};
 use crate::reclaim::{Done, Reclaimer};
 use crate::request::{Condition, DeleteOutcome, KEY_LEN_MAX, KeyHash, Put, PutOutcome};
-use crate::segment::{Queue, Segment, Segments};
+use crate::segment::{Queue, Segment};
 use crate::shape;
 use crate::space::{Space, Taker};
 use crate::writer::{Appended, Lot, Writer};
@@ -94,16 +93,13 @@ impl Store {
     pub fn new(mut config: StoreConfig, eras: Arc<Eras>) -> Result<Store, StoreError> {
         let plan = shape::plan(&config)?;
         let ground = match config.keep {
-            None => Ground::anonymous(&plan)?,
+            None => Ground::anonymous(&plan, &config)?,
             Some(_) => Ground::kept(&plan, &mut config)?,
         };
-        let (index, kept) = (ground.index, ground.kept);
-        let chunks = ground.keys.zip(ground.entries);
-        let chunks = chunks.map(|(keys, entries)| Chunks::over(keys, entries));
-        let segments = Segments::over(ground.segments, config.workers);
+        let Ground { items, index, kept } = ground;
         let used = plan.fixed_bytes + index.bytes();
         let mut store = Store {
-            items: Items::new(chunks, segments, &config),
+            items,
             space: Space::new(plan.space, used, plan.segments, eras.clone()),
             index,
             ghost: plan.ghost_keys.map(Ghost::new).transpose()?,

@@ -20,7 +20,9 @@ mod rig;
 use nyx_base::UnixSeconds;
 use nyx_media::mapped::Mapped;
 use nyx_media::{Front, Media, Via};
-use nyx_store::{Beginning, Condition, Durability, Keep, Put, PutOutcome, Side, StoreConfig};
+use nyx_store::{
+    Beginning, Condition, Durability, Keep, Purpose, Put, PutOutcome, Side, StoreConfig,
+};
 use rig::{Rig, START, Worker, small, value_of};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +58,7 @@ fn config(directory: &Path) -> StoreConfig {
             name: "test".to_owned(),
             durability: Durability::Crash,
             data_id: [7; 16],
+            purpose: Purpose::Serve,
         }),
         ..small(SIZE)
     }

@@ -43,6 +43,18 @@ impl Pool {
         self.memory.capacity()
     }
 
+    /// How many were ever used.
+    #[cfg(not(loom))]
+    pub(super) fn fresh(&self) -> u64 {
+        u64::from(self.fresh.load(Relaxed))
+    }
+
+    /// The memory that they lie in.
+    #[cfg(not(loom))]
+    pub(super) fn into_memory(self) -> Memory {
+        self.memory
+    }
+
     /// Makes sure that the first buckets, so many, can be touched.
     #[cfg(not(loom))]
     pub(super) fn allocate_all(&self, count: u64) -> std::io::Result<()> {

@@ -154,7 +154,7 @@ impl HashShape {
 }
 
 impl Hash {
-    /// An empty table in an image.
+    /// An empty table in an image, whatever was there.
     pub fn create(shape: HashShape, ground: HashGround) -> Result<Hash, MediaError> {
         let HashGround {
             buckets,
@@ -166,12 +166,27 @@ impl Hash {
             Kept::over(kept),
         );
         kept.0.allocate(0, kept.0.len()).map_err(no_room)?;
-        match hash.memory.allocate(0) {
-            true => kept.set_count(BUCKETS_MIN),
-            false => return Err(no_room(std::io::ErrorKind::StorageFull.into())),
+        if !hash.memory.allocate(0) {
+            return Err(no_room(std::io::ErrorKind::StorageFull.into()));
         }
+        // All others are wiped when they come into use.
+        (0..BUCKETS_MIN).for_each(|at| hash.memory.bucket(at).wipe());
+        kept.0.iter().for_each(|word| word.store(0, Relaxed));
+        kept.set_count(BUCKETS_MIN);
         kept.set_fresh(0);
         hash.kept = Some(kept);
+        Ok(hash)
+    }
+
+    /// The same table as if it had been found: nothing of it is believed before it was looked at.
+    pub fn doubted(self) -> Result<Hash, MediaError> {
+        let (count, fresh) = (self.count.load(Relaxed), self.pool.fresh());
+        let pool = Pool::over(self.pool.into_memory(), fresh as u32);
+        let bytes = (count + fresh) * BUCKET_BYTES;
+        let workers = self.changes.len() as u16;
+        let mut hash = Hash::of_parts(self.memory, pool, count, bytes, workers);
+        hash.kept = self.kept;
+        hash.revival = Some(Box::new(Revival::of(count, fresh)?));
         Ok(hash)
     }
 
@@ -196,16 +211,7 @@ impl Hash {
             Ok(counts) => counts,
             Err(unfit) => return Ok(Err(unfit)),
         };
-        let revival = Revival {
-            goes_on: CachePadded(AtomicBool::new(true)),
-            chains: Array::reserve(count as usize, false)?,
-            used: Array::reserve((fresh as usize).div_ceil(64), false)?,
-            fresh,
-            next: CachePadded(AtomicU64::new(0)),
-            whole: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            items: AtomicU64::new(0),
-        };
+        let revival = Revival::of(count, fresh)?;
         let mut hash = Hash::over(shape, buckets, pool, (count, fresh));
         hash.kept = Some(kept);
         hash.revival = Some(Box::new(revival));
@@ -450,6 +456,20 @@ impl Hash {
 }
 
 impl Revival {
+    /// Nothing is known of `count` chains, and `fresh` buckets of the pool.
+    fn of(count: u64, fresh: u64) -> Result<Revival, MediaError> {
+        Ok(Revival {
+            goes_on: CachePadded(AtomicBool::new(true)),
+            chains: Array::reserve(count as usize, false)?,
+            used: Array::reserve((fresh as usize).div_ceil(64), false)?,
+            fresh,
+            next: CachePadded(AtomicU64::new(0)),
+            whole: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            items: AtomicU64::new(0),
+        })
+    }
+
     /// Takes a bucket of the pool for a chain; false where it is none, or another chain's.
     fn takes(&self, at: u32) -> bool {
         let at = u64::from(at);

@@ -275,6 +275,14 @@ fn tell_beginnings<'a>(tenants: impl Iterator<Item = &'a Tenant>) {
                     "goes on with what it held when it was killed"
                 );
             }
+            Some(Beginning::Remade { why, from }) => {
+                let why = why.as_deref().unwrap_or("somebody asked for that");
+                tracing::warn!(
+                    tenant = name,
+                    items = from.items,
+                    "goes on with an index that was made anew: {why}"
+                );
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::config::{self, Config};
 use nyx_base::TenantId;
 use nyx_engine::{Binding, HoldAction, OpenDoor, Prefixes, TenantConfig, User, Users};
 use nyx_server::Door;
-use nyx_store::{Eviction, Keep, Layout};
+use nyx_store::{Eviction, Keep, Layout, Purpose};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ pub(super) fn tenant(
         name: config.name.clone(),
         durability,
         data_id,
+        purpose: Purpose::Serve,
     };
     TenantConfig {
         keep: config.durability.zip(data_id).map(keep),

@@ -2,23 +2,32 @@
 //!
 //! What it never does: look at the parts of an image.
 
-use crate::config::{Durability, Keep, StoreConfig, StoreError};
+use crate::config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
+use crate::header::VALUE_LEN_LIMIT;
 use nyx_media::{Image, Left};
 use std::ops::Range;
+use std::path::Path;
 
 /// The layout of a tenant's image.
 const FORMAT: u32 = 1;
 
 /// What an image says of the tenant that it was made for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct About {
-    size: u64,
-    medium_base: u64,
-    medium_len: u64,
-    segment_bytes: u64,
-    pub(super) hash_seed: u64,
-    data_id: [u8; 16],
-    name: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// All bytes that the tenant may use.
+    pub size: u64,
+    /// Where its range on the medium begins, in bytes.
+    pub medium_base: u64,
+    /// How long that is, in bytes.
+    pub medium_len: u64,
+    /// Bytes of values per segment.
+    pub segment_bytes: u64,
+    /// Seeds the hash of keys.
+    pub hash_seed: u64,
+    /// The id of the data file that its values are in.
+    pub data_id: [u8; 16],
+    /// The tenant's name.
+    pub name: String,
 }
 
 impl About {
@@ -72,17 +81,42 @@ impl About {
         Some((first as u32, about))
     }
 
-    pub(super) fn decode(bytes: &[u8], keep: &Keep) -> Result<About, StoreError> {
+    /// What an image says of its tenant.
+    pub fn of_image(image: &Image) -> Result<About, StoreError> {
         let damaged = |reason: String| StoreError::Damaged {
-            path: keep.path.clone(),
+            path: image.path().to_owned(),
             reason,
         };
-        match About::read(bytes) {
+        match About::read(image.about()) {
             Some((FORMAT, about)) => Ok(about),
             Some((other, _)) => Err(damaged(format!(
                 "it is of format {other}, and this build knows {FORMAT} only"
             ))),
             None => Err(damaged("it does not say what it is for".to_owned())),
+        }
+    }
+
+    /// A store for one thread that goes on with the image at `path` for `purpose`, however it was
+    /// left. Its policy of eviction is not known, and is of no matter to who stores nothing.
+    pub fn store(&self, path: &Path, purpose: Purpose) -> StoreConfig {
+        let segment_bytes = u32::try_from(self.segment_bytes).unwrap_or_default();
+        StoreConfig {
+            size: self.size,
+            medium_base: self.medium_base,
+            medium_len: self.medium_len,
+            segment_bytes,
+            item_len_max: segment_bytes.min(VALUE_LEN_LIMIT),
+            eviction: Eviction::default(),
+            layout: Layout::Split,
+            workers: 1,
+            hash_seed: self.hash_seed,
+            keep: Some(Keep {
+                path: path.to_owned(),
+                name: self.name.clone(),
+                durability: Durability::Crash,
+                data_id: self.data_id,
+                purpose,
+            }),
         }
     }
 
@@ -114,6 +148,9 @@ impl About {
 
     /// Why nothing of an image can be used, where that is so.
     pub(super) fn why_empty(&self, image: &Image, keep: &Keep) -> Option<String> {
+        if keep.purpose != Purpose::Serve {
+            return None;
+        }
         if self.data_id != keep.data_id {
             return Some("its values were in another data file, which is not there".to_owned());
         }

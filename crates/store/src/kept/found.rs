@@ -26,6 +26,16 @@ const SWEEP_CHAINS: usize = 8;
 /// Values are read in pieces of this many bytes.
 const PIECE_BYTES: usize = 4096;
 
+/// A head that is sound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) header: Header,
+    /// Of its key.
+    pub(crate) hash: KeyHash,
+    /// It was taken out of the index.
+    pub(crate) is_dead: bool,
+}
+
 /// What a store does with a table that was found.
 impl Store {
     /// How a store that survives began; none where it does not survive.
@@ -60,23 +70,35 @@ impl Store {
         let Some(kept) = &self.kept else {
             return false;
         };
-        let mut item = |place| self.item_at(place);
-        let mut is_whole = |place: Place| {
-            let Some((header, hash)) = self.head_at(place) else {
+        let is_whole = |place: Place| {
+            let Some(Head { header, hash, .. }) = self.head_at(place) else {
                 return false;
             };
             let whole = self.is_value_whole(lane, place, &header, hash);
             let segment = self.items.segment_of(place);
-            if whole && self.items.segments.is_found(segment) {
-                kept.count_live(segment, self.items.footprint(&header).total());
+            match (whole, &self.items.chunks) {
+                (true, _) if self.items.segments.is_found(segment) => {
+                    kept.count_live(segment, self.items.footprint(&header).total());
+                }
+                (false, Some(chunks)) => {
+                    chunks.mark_dead(place);
+                    kept.damaged.fetch_add(1, Relaxed);
+                }
+                _ => {}
             }
             whole
         };
-        let more = (0..SWEEP_CHAINS).all(|_| self.index.sweep(&mut item, &mut is_whole));
+        let more = self.sweep_chains(is_whole);
         if !self.index.is_reviving() && !kept.recounted.swap(true, AcqRel) {
             self.recount(kept);
         }
         more
+    }
+
+    /// Looks at some chains, and drops the items of which `is_whole` says that they are not.
+    pub(super) fn sweep_chains(&self, mut is_whole: impl FnMut(Place) -> bool) -> bool {
+        let mut item = |place| self.item_at(place);
+        (0..SWEEP_CHAINS).all(|_| self.index.sweep(&mut item, &mut is_whole))
     }
 
     /// Tells what had died in segments that were found.
@@ -109,18 +131,18 @@ impl Store {
 
     /// The hash of the item at a place, if there is one.
     fn item_at(&self, place: Place) -> Option<u64> {
-        let (_, hash) = self.head_at(place)?;
+        let head = self.head_at(place)?;
         let chunks = self.items.chunks.as_ref()?;
         let (chunk, offset) = chunks.chunk_of(place)?;
         // What a walk over the segment would not come to is none: it would be left behind when the
         // segment is emptied.
         let is_found = self.items.segments.is_found(self.items.segment_of(place));
-        let is_met = offset < chunks.fill(chunk) && !chunks.state(place).is_dead();
-        (!is_found || is_met).then_some(hash.0)
+        let is_met = offset < chunks.fill(chunk) && !head.is_dead;
+        (!is_found || is_met).then_some(head.hash.0)
     }
 
     /// The head at a place, if there is one that is sound, in a chunk that is in use.
-    pub(crate) fn head_at(&self, place: Place) -> Option<(Header, KeyHash)> {
+    pub(crate) fn head_at(&self, place: Place) -> Option<Head> {
         let (chunk, _) = self.items.chunks.as_ref()?.chunk_of(place)?;
         self.items.owner(chunk)?;
         self.items.sound_head(place)
@@ -224,10 +246,10 @@ impl Store {
         let (mut fill, mut last) = (0, None);
         while fill < CHUNK_BYTES {
             let place = Chunks::place(chunk, fill);
-            let Some((header, _)) = self.head_at(place) else {
+            let Some(head) = self.head_at(place) else {
                 break;
             };
-            fill += self.items.footprint(&header).dram;
+            fill += self.items.footprint(&head.header).dram;
             last = Some(place);
         }
         chunks.set_fill(chunk, fill);
@@ -245,7 +267,7 @@ impl Items {
     }
 
     /// The head at a place of a chunk, if it is sound.
-    pub(crate) fn sound_head(&self, place: Place) -> Option<(Header, KeyHash)> {
+    pub(crate) fn sound_head(&self, place: Place) -> Option<Head> {
         let chunks = self.chunks.as_ref()?;
         let (_, offset) = chunks.chunk_of(place)?;
         let header = chunks.header(place);
@@ -256,6 +278,12 @@ impl Items {
             return None;
         }
         let hash = self.hash(chunks.key(place, &header));
-        (check::head(&header, hash, self.unique(place)) == checks.head).then_some((header, hash))
+        let check = check::head(&header, hash, self.unique(place));
+        let is_dead = checks.head == !check;
+        (is_dead || checks.head == check).then(|| Head {
+            header,
+            hash,
+            is_dead: is_dead || chunks.state(place).is_dead(),
+        })
     }
 }

@@ -22,16 +22,20 @@
 
 mod about;
 mod found;
+mod look;
+mod remake;
 
-pub use about::range_in_image;
+pub use about::{About, range_in_image};
+pub use look::Health;
+pub use remake::Remade;
 
 use crate::chunks::{Chunks, Entry};
-use crate::config::{StoreConfig, StoreError};
-use crate::segment::{SEQ_MAX, Segment};
+use crate::config::{Purpose, StoreConfig, StoreError};
+use crate::items::Items;
+use crate::segment::{SEQ_MAX, Segment, Segments};
 use crate::shape::Plan;
-use about::About;
 use nyx_base::{UnixSeconds, WorkerId};
-use nyx_index::{Hash, HashGround, HashShape, Place};
+use nyx_index::{Hash, HashGround, Place};
 use nyx_media::{Array, Image, Left, MediaError, Region};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
@@ -54,6 +58,8 @@ pub(crate) struct Kept {
     control: Array<AtomicU64>,
     /// Of each segment that was found: items and bytes that the sweep saw alive.
     live: Box<[AtomicU64]>,
+    /// Items whose value was another than the sweep expected.
+    damaged: AtomicU64,
     /// The sweep has ended.
     recounted: AtomicBool,
     beginning: Beginning,
@@ -70,13 +76,18 @@ pub enum Beginning {
     Stopped,
     /// The same, and its last user was killed.
     Killed,
+    /// It goes on with the items of its image, whose index was made anew.
+    Remade {
+        /// What the index had, where it could not be used; none where somebody asked for it.
+        why: Option<String>,
+        /// What the records gave.
+        from: Remade,
+    },
 }
 
 /// What a store is made of, wherever that lies.
 pub(crate) struct Ground {
-    pub(crate) segments: Array<Segment>,
-    pub(crate) entries: Option<Array<Entry>>,
-    pub(crate) keys: Option<Region>,
+    pub(crate) items: Items,
     pub(crate) index: Hash,
     pub(crate) kept: Option<Box<Kept>>,
 }
@@ -98,21 +109,25 @@ struct Parts {
 impl Beginning {
     /// Whether there are items from before.
     pub fn is_found(&self) -> bool {
-        matches!(self, Beginning::Stopped | Beginning::Killed)
+        matches!(
+            self,
+            Beginning::Stopped | Beginning::Killed | Beginning::Remade { .. }
+        )
     }
 }
 
 impl Ground {
     /// Memory that is gone with the process.
-    pub(crate) fn anonymous(plan: &Plan) -> Result<Ground, MediaError> {
-        let chunks = plan.chunk_count;
-        let keys = chunks.map(|count| Region::reserve(Chunks::bytes(count), plan.huge));
+    pub(crate) fn anonymous(plan: &Plan, config: &StoreConfig) -> Result<Ground, MediaError> {
+        let chunks = plan.chunk_count.map(|count| {
+            let keys = Region::reserve(Chunks::bytes(count), plan.huge)?;
+            let entries = Array::reserve(count as usize, false)?;
+            Ok::<_, MediaError>(Chunks::over(keys, entries))
+        });
+        let segments = Array::reserve(plan.segments as usize, false)?;
+        let segments = Segments::over(segments, config.workers);
         Ok(Ground {
-            segments: Array::reserve(plan.segments as usize, false)?,
-            entries: chunks
-                .map(|count| Array::reserve(count as usize, false))
-                .transpose()?,
-            keys: keys.transpose()?,
+            items: Items::new(chunks.transpose()?, segments, config),
             index: Hash::new(plan.index)?,
             kept: None,
         })
@@ -127,10 +142,20 @@ impl Ground {
             });
         }
         let parts = Parts::of(plan);
-        let (image, beginning) = match Image::open(&keep.path)? {
+        let opened = match keep.purpose {
+            Purpose::Look => Image::look(&keep.path)?,
+            Purpose::Serve | Purpose::Repair => Image::open(&keep.path)?,
+        };
+        let (image, beginning) = match opened {
+            None if keep.purpose != Purpose::Serve => {
+                return Err(StoreError::Damaged {
+                    path: keep.path,
+                    reason: "it was never begun".to_owned(),
+                });
+            }
             None => (None, Beginning::New),
             Some(image) => {
-                let about = About::decode(image.about(), &keep)?;
+                let about = About::of_image(&image)?;
                 match about.why_empty(&image, &keep) {
                     Some(why) => (None, Beginning::Empty(why)),
                     None => {
@@ -147,7 +172,7 @@ impl Ground {
             Some(image) => image,
             None => Image::create(&keep.path, &About::of(config, &keep).encode(), parts.end)?,
         };
-        parts.ground(plan, image, beginning)
+        parts.ground(plan, config, image, beginning)
     }
 }
 
@@ -187,6 +212,7 @@ impl Parts {
     fn ground(
         &self,
         plan: &Plan,
+        config: &StoreConfig,
         image: Image,
         beginning: Beginning,
     ) -> Result<Ground, StoreError> {
@@ -205,45 +231,61 @@ impl Parts {
         room(control.allocate(0, control.len()))?;
         room(segments.allocate(0, segments.len()))?;
         room(entries.allocate(0, entries.len()))?;
-        let bytes = plan.index.buckets_bytes() as usize;
-        let ground = HashGround {
-            buckets: image.region(self.buckets, bytes, plan.huge)?,
-            pool: image.region(self.pool, bytes, plan.huge)?,
-            kept: image.region(self.counts, HashGround::KEPT_BYTES as usize, false)?,
-        };
-        let index = open_index(plan.index, ground, found, &image)?;
+        let keys = image.region(self.keys, Chunks::bytes(chunks), plan.huge)?;
+        let live = (0..segments.len()).map(|_| AtomicU64::new(0)).collect();
+        let segments = Segments::over(segments, config.workers);
+        let items = Items::new(Some(Chunks::over(keys, entries)), segments, config);
+        let (index, beginning) = self.index(plan, &items, &image, beginning, config)?;
         // From here on it is one: what failed before left nothing behind.
         image.begin()?;
+        let kept = Kept {
+            live,
+            damaged: AtomicU64::new(0),
+            recounted: AtomicBool::new(!found),
+            table_bytes: self.table_bytes,
+            image,
+            control,
+            beginning,
+        };
         Ok(Ground {
-            keys: Some(image.region(self.keys, Chunks::bytes(chunks), plan.huge)?),
-            entries: Some(entries),
+            items,
             index,
-            kept: Some(Box::new(Kept {
-                live: (0..segments.len()).map(|_| AtomicU64::new(0)).collect(),
-                recounted: AtomicBool::new(!found),
-                table_bytes: self.table_bytes,
-                image,
-                control,
-                beginning,
-            })),
-            segments,
+            kept: Some(Box::new(kept)),
         })
     }
-}
 
-fn open_index(
-    shape: HashShape,
-    ground: HashGround,
-    found: bool,
-    image: &Image,
-) -> Result<Hash, StoreError> {
-    if !found {
-        return Ok(Hash::create(shape, ground)?);
+    /// The index: empty, as it was found, or made anew.
+    fn index(
+        &self,
+        plan: &Plan,
+        items: &Items,
+        image: &Image,
+        beginning: Beginning,
+        config: &StoreConfig,
+    ) -> Result<(Hash, Beginning), StoreError> {
+        let bytes = plan.index.buckets_bytes() as usize;
+        let ground = || {
+            Ok::<_, MediaError>(HashGround {
+                buckets: image.region(self.buckets, bytes, plan.huge)?,
+                pool: image.region(self.pool, bytes, plan.huge)?,
+                kept: image.region(self.counts, HashGround::KEPT_BYTES as usize, false)?,
+            })
+        };
+        if !beginning.is_found() {
+            return Ok((Hash::create(plan.index, ground()?)?, beginning));
+        }
+        let keep = config.keep.as_ref();
+        let why = match keep.is_some_and(|keep| keep.purpose == Purpose::Repair) {
+            true => None,
+            false => match Hash::open(plan.index, ground()?)? {
+                Ok(index) => return Ok((index, beginning)),
+                Err(unfit) => Some(unfit.to_string()),
+            },
+        };
+        let index = Hash::create(plan.index, ground()?)?;
+        let from = items.remake(&index)?;
+        Ok((index.doubted()?, Beginning::Remade { why, from }))
     }
-    Hash::open(shape, ground)?.map_err(|reason| StoreError::Damaged {
-        path: image.path().to_owned(),
-        reason: reason.to_string(),
-    })
 }
 
 impl Kept {

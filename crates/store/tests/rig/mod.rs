@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod surviving;
+
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
 use nyx_gate::cost::STEPS;
 use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
