@@ -20,11 +20,12 @@ use std::process::ExitCode;
   nyx check-config config/nyx.toml       what that file says, or what is wrong with it
   nyx top                                how the tenants of a running server fare
   nyx explain web                        why one of them is as it is
+  nyx inspect FILE                       what an image or data file holds, and its health
   nyx sim FILE                           a scenario in virtual time, on a modelled device
   nyx demo                               a noisy neighbour, before and after the policy
 
-Exit codes (sysexits): 64 usage or configuration, 66 missing input, 69 unavailable, 70 bug,
-71 operating system, 73 cannot create, 74 input or output, 77 permission."
+Exit codes (sysexits): 64 usage or configuration, 65 damaged data, 66 missing input,
+69 unavailable, 70 bug, 71 operating system, 73 cannot create, 74 input or output, 77 permission."
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -49,6 +50,7 @@ enum Command {
     Top(cmd::top::Args),
     Sim(cmd::sim::Args),
     Explain(cmd::explain::Args),
+    Inspect(cmd::inspect::Args),
     Demo(cmd::demo::Args),
     NullServer(cmd::null_server::Args),
 }
@@ -91,6 +93,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Top(args) => cmd::top::run(args),
         Command::Sim(args) => cmd::sim::run(args),
         Command::Explain(args) => cmd::explain::run(args),
+        Command::Inspect(args) => cmd::inspect::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::NullServer(args) => cmd::null_server::run(args),
     }

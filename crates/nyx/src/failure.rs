@@ -21,6 +21,8 @@ pub enum Exit {
     Unmet = 1,
     /// The command line or the configuration is wrong.
     Usage = 64,
+    /// A file of ours is damaged, or is none of ours.
+    Damaged = 65,
     /// An input file does not exist or cannot be read.
     NoInput = 66,
     /// Something that the command needs cannot be had: a server, a port, a feature.

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod check_config;
 pub mod demo;
 pub mod explain;
+pub mod inspect;
 pub mod knobs;
 pub mod memcached;
 pub mod null_server;
