@@ -1,25 +1,30 @@
 //! How fast a store is in process and how much memory it takes, over real DRAM: GET hits and
 //! overwriting SETs of 32 B keys and 100 B values in batches of 16 with the three stages of
-//! prefetching, by one and two threads; then bytes per item of 20 B keys and 100 B values.
+//! prefetching, by one and two threads; and bytes per item of 20 B keys and 100 B values. With
+//! `--image DIR`, what it costs to survive: a store with an image in that directory and one without,
+//! both with their values in a file there, in turns.
 //!
 //! What it never does: state a figure that it did not measure in this run.
 //!
-//! `cargo run --release -p nyx-store --example speed [millions of items, default 1 and 10]`
+//! `cargo run --release -p nyx-store --example speed [-- --image /dev/shm] [millions of items]`
 
 #![allow(
     clippy::disallowed_methods,
     reason = "a driver: it measures real time on real threads"
 )]
 
+use clap::Parser;
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
 use nyx_gate::cost::STEPS;
 use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
 use nyx_store::{
-    Eras, Eviction, KeyHash, Layout, Likely, Put, PutOutcome, Store, StoreConfig, Writer,
+    Durability, Eras, Eviction, Keep, KeyHash, Layout, Likely, Purpose, Put, PutOutcome, Store,
+    StoreConfig, Writer,
 };
 use rustix::time::{ClockId, clock_gettime};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -27,6 +32,20 @@ const TENANT: TenantId = TenantId(0);
 const BATCH: usize = 16;
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 const RUN: Duration = Duration::from_secs(1);
+
+/// Runs of each of two stores that are compared.
+const ROUNDS: usize = 5;
+
+/// How fast a store is in process, and how much memory it takes.
+#[derive(Parser)]
+struct Args {
+    /// Millions of items, one run for each.
+    #[arg(default_values_t = [1, 10])]
+    millions: Vec<u64>,
+    /// Compare a store with an image, in a directory of its own here, with one without.
+    #[arg(long, value_name = "DIR")]
+    image: Option<PathBuf>,
+}
 
 /// Nothing is paced here.
 struct Still;
@@ -46,6 +65,28 @@ struct Rig {
 
 impl Rig {
     fn new(size: u64, workers: u16) -> Rig {
+        Rig::over(
+            Mapped::anonymous(size).expect("memory"),
+            size,
+            workers,
+            None,
+        )
+    }
+
+    /// With values in a file, and with an image beside it if `survives`.
+    fn in_files(directory: &Path, size: u64, workers: u16, survives: bool) -> Rig {
+        let medium = Mapped::file(&directory.join("values"), size).expect("room on the disk");
+        let keep = survives.then(|| Keep {
+            path: directory.join("image"),
+            name: "speed".to_owned(),
+            durability: Durability::Crash,
+            data_id: medium.id().expect("it is a file"),
+            purpose: Purpose::Serve,
+        });
+        Rig::over(medium, size, workers, keep)
+    }
+
+    fn over(medium: Mapped, size: u64, workers: u16, keep: Option<Keep>) -> Rig {
         let config = StoreConfig {
             size,
             medium_base: 0,
@@ -56,10 +97,10 @@ impl Rig {
             layout: Layout::Split,
             workers,
             hash_seed: fastrand::u64(..),
-            keep: None,
+            keep,
         };
         let eras = Arc::new(Eras::new(workers));
-        let media: Arc<dyn Media> = Arc::new(Mapped::anonymous(size).expect("memory"));
+        let media: Arc<dyn Media> = Arc::new(medium);
         let rates = [1e7; STEPS];
         let cost = CostTable::from_max_iops(&rates, &rates);
         let device = Arc::new(Device {
@@ -266,9 +307,13 @@ fn memory() {
     let rig = Rig::new(items * 160 + (16 << 20), 1);
     rig.fill(items, 20);
     let resident = resident_bytes() - before;
+    println!("5 M items, 20 B keys, 100 B values, bytes per item:");
+    tell_memory(&rig, items, resident);
+}
+
+fn tell_memory(rig: &Rig, items: u64, resident: u64) {
     let figures = rig.store.figures();
     assert_eq!(figures.items, items, "nothing was evicted");
-    println!("5 M items, 20 B keys, 100 B values, bytes per item:");
     println!(
         "  resident, process and medium   {:6.1}",
         resident as f64 / items as f64
@@ -285,13 +330,59 @@ fn memory() {
     );
 }
 
-fn main() {
-    memory();
-    let asked: Vec<u64> = std::env::args()
-        .skip(1)
-        .filter_map(|arg| arg.parse().ok())
-        .collect();
-    for millions in if asked.is_empty() { vec![1, 10] } else { asked } {
-        speed(millions);
+/// What it costs to survive: memory first, then CPU time, in turns.
+fn survival(directory: &Path, millions: u64) {
+    let items = millions * 1_000_000;
+    let names = ["none", "crash"];
+    let directories = names.map(|name| directory.join(name));
+    for (name, directory) in names.iter().zip(&directories) {
+        std::fs::create_dir_all(directory).expect("a directory");
+        let before = resident_bytes();
+        let rig = Rig::in_files(directory, items * 200 + (16 << 20), 1, *name == "crash");
+        rig.fill(items, 20);
+        let resident = resident_bytes() - before;
+        println!("{millions} M items, 20 B keys, 100 B values, durability {name}, bytes per item:");
+        tell_memory(&rig, items, resident);
+        drop(rig);
+        std::fs::remove_dir_all(directory).expect("our own");
     }
+    let rigs = [0, 1].map(|at| {
+        std::fs::create_dir_all(&directories[at]).expect("a directory");
+        let rig = Rig::in_files(&directories[at], items * 400 + (64 << 20), 1, at == 1);
+        rig.fill(items, 32);
+        measure(&rig, items, 1, 100);
+        rig
+    });
+    println!("{millions} M items, 32 B keys, 100 B values, ns of CPU time each, one thread:");
+    for (what, set_percent) in [("get hits", 0), ("sets", 100)] {
+        let mut ns = [const { Vec::new() }; 2];
+        for round in 0..2 * ROUNDS {
+            let rate = measure(&rigs[round % 2], items, 1, set_percent);
+            ns[round % 2].push(1000.0 / rate.cpu);
+        }
+        let median = ns.map(|mut ns| {
+            ns.sort_by(f64::total_cmp);
+            ns[ROUNDS / 2]
+        });
+        println!(
+            "  {what:<10} none {:6.1}   crash {:6.1}   {:.3} times",
+            median[0],
+            median[1],
+            median[1] / median[0]
+        );
+    }
+}
+
+fn main() {
+    let args = Args::parse();
+    if let Some(directory) = &args.image {
+        let own = directory.join(format!("nyx-speed-{}", std::process::id()));
+        args.millions
+            .iter()
+            .for_each(|&millions| survival(&own, millions));
+        std::fs::remove_dir_all(&own).expect("our own");
+        return;
+    }
+    memory();
+    args.millions.iter().for_each(|&millions| speed(millions));
 }
