@@ -295,11 +295,15 @@ impl Near {
         end: u64,
         now: impl Fn() -> u64,
     ) -> Option<u64> {
-        let missing = self.bring(first, end, |_| {});
-        if missing.lines + missing.buffered == 0 && self.landed_by == 0 {
+        // From the first line that is missing on, the model's own time is part of the wait.
+        let mut begin = None;
+        let missing = self.bring(first, end, |_| {
+            begin.get_or_insert_with(&now);
+        });
+        if begin.is_none() && self.landed_by == 0 {
             return None;
         }
-        let now = now();
+        let now = begin.unwrap_or_else(now);
         let landed = self.landing(first, end, now);
         match missing.lines + missing.buffered {
             0 => landed,
