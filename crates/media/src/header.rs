@@ -231,8 +231,8 @@ impl Header {
     }
 }
 
-/// Whether the page of a header, or of an image's, has this version, and the checksum of what stands
-/// before `checksum_at`. Whose page it is was looked at before.
+/// Whether the page of a header, or of an image's, has this version, and the checksum of what
+/// stands before `checksum_at`. Whose page it is was looked at before.
 pub(crate) fn check_page(
     page: &[u8; PAGE_BYTES],
     path: &Path,

@@ -12,13 +12,13 @@
 //! * a fence: table 8's difference for as many bytes as were written back;
 //! * 7 GB/s of reading and 2 GB/s of writing (section 2.3), in whole units, shared by all threads.
 //!
-//! **What leaves the caches** cannot be asked of a processor. Each thread has a model of its part of
-//! the last-level cache (8 ways, the least recently used goes), of the 12 lines that it can wait
+//! **What leaves the caches** cannot be asked of a processor. Each thread has a model of its part
+//! of the last-level cache (8 ways, the least recently used goes), of the 12 lines that it can wait
 //! for at once, and of the units that the device has at hand. A line that was prefetched is there
 //! when it would be, so that batched look-ups gain what they would.
 //!
-//! **What is left out.** Which words of a slice are read is not seen: a slice counts as read when it
-//! is asked for ([`Pmem::words`]), at most [`SLICE_BYTES_MAX`] of it, so that a node's latency is
+//! **What is left out.** Which words of a slice are read is not seen: a slice counts as read when
+//! it is asked for ([`Pmem::words`]), at most [`SLICE_BYTES_MAX`] of it, so that a node's latency is
 //! that of one read of its size. That is too much for who looks at one line only (at most 55 ns),
 //! and too little for two lines one after the other, or a leaf of more than 512 bytes that is read
 //! whole. Loads that do not depend on each other overlap on a processor; here only prefetches do.
