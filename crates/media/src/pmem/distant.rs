@@ -18,15 +18,15 @@
 //! when it would be, so that batched look-ups gain what they would.
 //!
 //! **What is left out.** Which words of a slice are read is not seen: a slice counts as read when
-//! it is asked for ([`Pmem::words`]), at most [`SLICE_BYTES_MAX`] of it, so that a node's latency is
-//! that of one read of its size. That is too much for who looks at one line only (at most 55 ns),
-//! and too little for two lines one after the other, or a leaf of more than 512 bytes that is read
-//! whole. Loads that do not depend on each other overlap on a processor; here only prefetches do.
-//! A written line that is evicted without a flush costs nothing, a flushed one stays near. A line
-//! that another thread changed stays near, and threads do not share what they read. How readers
-//! and writers slow each other down (figures 11 to 14) is left out: the paper's text has no values.
-//! The model's own memory is 1/16 of the modelled cache and competes for the real one; what it
-//! costs is measured with [`Kind::None`].
+//! it is asked for ([`Pmem::words`]), at most [`SLICE_BYTES_MAX`] of it, so that a node's latency
+//! is that of one read of its size. That is too much for who looks at one line only (at most 55
+//! ns), and too little for two lines one after the other, or a leaf of more than 512 bytes that is
+//! read whole. Loads that do not depend on each other overlap on a processor; here only prefetches
+//! do. A written line that is evicted without a flush costs nothing, a flushed one stays near. A
+//! line that another thread changed stays near, and threads do not share what they read. How
+//! readers and writers slow each other down (figures 11 to 14) is left out: the paper's text has no
+//! values. The model's own memory is 1/16 of the modelled cache and competes for the real one; what
+//! it costs is measured with [`Kind::None`].
 //!
 //! *Thread safety*: as the memory's beneath. A thread's model belongs to one [`Machine`]; a thread
 //! that turns to another begins with nothing near.
