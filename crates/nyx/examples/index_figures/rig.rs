@@ -20,6 +20,8 @@ const SCAN: usize = 100;
 const BATCH: usize = 64;
 /// Of so many operations one is made before the clock runs, so that caches are as they stay.
 const WARM_UP: usize = 4;
+/// What takes longer counts as this long, in the quantiles.
+const LATENCY_NS_MAX: u64 = 10_000_000_000;
 /// Ranges take so much longer that fewer of them do.
 const FEWER_SCANS: usize = 20;
 
@@ -191,7 +193,7 @@ impl<I: Ordered> Subject<'_, I> {
 
     fn pass(&self, worker: WorkerId, draws: &[u64], work: Work, clock: &TscClock) -> Noted {
         let mut noted = Noted {
-            latencies: Histogram::new(3).expect("three digits"),
+            latencies: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("bounds"),
             sum_ns: 0,
             cpu_ns: cpu_ns(),
             begin_ns: clock.now().0,
