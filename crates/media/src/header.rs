@@ -231,7 +231,6 @@ impl Header {
                 source,
             });
         }
-        let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"));
         let magic: [u8; 8] = page[..8].try_into().expect("8 bytes");
         if page.iter().all(|&byte| byte == 0) {
@@ -247,22 +246,7 @@ impl Header {
                 header_bytes: HEADER_BYTES,
             });
         }
-        // Before the checksum: another format may keep its checksum elsewhere.
-        if u32_at(8) != VERSION {
-            return Err(MediaError::Version {
-                path,
-                found: u32_at(8),
-                known: VERSION,
-            });
-        }
-        let (stored, computed) = (u64_at(CHECKSUM_AT), xxh3_64(&page[..CHECKSUM_AT]));
-        if stored != computed {
-            return Err(MediaError::Checksum {
-                path,
-                stored,
-                computed,
-            });
-        }
+        check_page(&page, &path, VERSION, CHECKSUM_AT)?;
         let uuid = page[24..40].try_into().expect("16 bytes");
         let (medium_bytes, created_unix_s) = (u64_at(16), u64_at(40));
         Ok(Header {
@@ -271,6 +255,37 @@ impl Header {
             created_unix_s,
             mark: u64_at(MARK_AT as usize),
         })
+    }
+}
+
+/// Whether the page of a header, or of an image's, has this version, and the checksum of what
+/// stands before `checksum_at`. Whose page it is was looked at before.
+pub(crate) fn check_page(
+    page: &[u8; PAGE_BYTES],
+    path: &Path,
+    version: u32,
+    checksum_at: usize,
+) -> Result<(), MediaError> {
+    let path = || path.to_owned();
+    let found = u32::from_le_bytes(page[8..12].try_into().expect("4 bytes"));
+    // Before the checksum: another format may keep its checksum elsewhere.
+    if found != version {
+        return Err(MediaError::Version {
+            path: path(),
+            found,
+            known: version,
+        });
+    }
+    let (before, from) = page.split_at(checksum_at);
+    let stored = u64::from_le_bytes(from[..8].try_into().expect("8 bytes"));
+    let computed = xxh3_64(before);
+    match stored == computed {
+        true => Ok(()),
+        false => Err(MediaError::Checksum {
+            path: path(),
+            stored,
+            computed,
+        }),
     }
 }
 

@@ -15,7 +15,7 @@
 //! held for the life of the image and its regions, so that two servers cannot share one.
 
 use crate::dram::Region;
-use crate::header::{file_error, lock, lock_shared, random_uuid};
+use crate::header::{check_page, file_error, lock, lock_shared, random_uuid};
 use crate::mapping::PAGE_BYTES;
 use crate::{Array, MediaError};
 use std::fs::{File, OpenOptions};
@@ -321,22 +321,7 @@ fn read_header(
         let found = page[..8].try_into().expect("8 bytes");
         return Err(MediaError::NoImage { path, found });
     }
-    let version = u32::from_le_bytes(page[8..12].try_into().expect("4 bytes"));
-    if version != VERSION {
-        return Err(MediaError::Version {
-            path,
-            found: version,
-            known: VERSION,
-        });
-    }
-    let (stored, computed) = (u64_at(CHECKSUM_AT), xxh3_64(&page[..CHECKSUM_AT]));
-    if stored != computed {
-        return Err(MediaError::Checksum {
-            path,
-            stored,
-            computed,
-        });
-    }
+    check_page(page, &path, VERSION, CHECKSUM_AT)?;
     let (len, about) = (u64_at(16), u64_at(ABOUT_LEN_AT) as usize);
     let header_bytes = HEADER_BYTES.saturating_add(len);
     if file_bytes < header_bytes {

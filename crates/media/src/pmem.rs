@@ -20,6 +20,7 @@
 //! Source: HybridIndex+ sections 2.2 and 3; Intel SDM volume 1, section 11.4.4 (store order).
 
 pub mod crash;
+pub mod distant;
 mod dram;
 mod mapped;
 

@@ -12,8 +12,11 @@
 //!
 //! `cargo run --release -p nyx --example isolation [-- --runs 5 --seconds 8]`
 
+mod rig;
+
 use clap::{Parser, ValueEnum};
 use nyx::{Exit, Failure};
+use rig::{Running, build};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -190,33 +193,10 @@ fn failed(what: &str, why: impl ToString) -> Failure {
     Failure::new(Exit::Software, format!("{what}: {}", why.to_string()))
 }
 
-/// Builds the binary, and says where it is.
-fn build() -> Result<PathBuf, Failure> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--release", "-p", "nyx", "--bin", "nyx"])
-        .status()
-        .map_err(|error| failed("cargo", error))?;
-    if !status.success() {
-        return Err(failed("building nyx", status));
-    }
-    let own = std::env::current_exe().map_err(|error| failed("this program", error))?;
-    let release = own.parent().and_then(Path::parent);
-    Ok(release.unwrap_or(Path::new(".")).join("nyx"))
-}
-
 /// A running server; it ends with the value.
 struct Server {
-    child: Child,
+    process: Running,
     door: PathBuf,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is gone already where this fails.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Server {
@@ -231,10 +211,11 @@ impl Server {
             .stdin(Stdio::null())
             .spawn()
             .map_err(|error| failed("nyx serve", error))?;
-        let mut server = Server { child, door };
+        let process = Running(child);
+        let mut server = Server { process, door };
         let deadline = Instant::now() + PATIENCE;
         while server.stats("tenants").is_err() {
-            let ended = server.child.try_wait().ok().flatten();
+            let ended = server.process.0.try_wait().ok().flatten();
             if let Some(status) = ended {
                 return Err(failed("nyx serve", status));
             }
@@ -285,7 +266,11 @@ impl Server {
             .args(["bench", "--no-progress", "--json", "-", "--server"])
             .arg(format!("unix:{}", self.door.display()))
             .args(["--pin", GENERATOR_CPU, "--key-len=16"])
-            .args(["--set-aside", "--server-pid", &self.child.id().to_string()])
+            .args([
+                "--set-aside",
+                "--server-pid",
+                &self.process.0.id().to_string(),
+            ])
             .args(tenants.iter().flat_map(|words| ["--tenant", words]))
             .args(args)
             .stdin(Stdio::null())
@@ -516,7 +501,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         Ok(_) => println!("processors are kept awake (/dev/cpu_dma_latency)"),
         Err(why) => println!("processors may sleep: /dev/cpu_dma_latency: {why}"),
     }
-    let nyx = args.nyx.clone().map_or_else(build, Ok)?;
+    let nyx = args.nyx.clone().map_or_else(build, Ok);
+    let nyx = nyx.map_err(|why| Failure::new(Exit::Software, why))?;
     let dir = tempfile::tempdir().map_err(|error| failed("a directory", error))?;
     let mut cells = vec![(Cell::Alone, Vec::new())];
     let others = args.policies.iter().filter(|cell| **cell != Cell::Alone);

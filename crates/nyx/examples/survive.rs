@@ -9,12 +9,15 @@
 //!
 //! `cargo run --release -p nyx --example survive [-- --items 10000000]`
 
+mod rig;
+
 use clap::Parser;
 use nyx::{Exit, Failure};
+use rig::{Running, build};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// A key that every start is asked for, and its value.
@@ -57,32 +60,6 @@ fn main() -> ExitCode {
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Os, format!("{what}: {error}"))
-}
-
-/// The optimised server, built where it is not.
-fn build() -> Result<PathBuf, Failure> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--release", "-p", "nyx", "--bin", "nyx"])
-        .status()
-        .map_err(|error| failed("cargo", error))?;
-    if !status.success() {
-        return Err(failed("building nyx", status));
-    }
-    let own = std::env::current_exe().map_err(|error| failed("this program", error))?;
-    let release = own.parent().and_then(Path::parent);
-    Ok(release.unwrap_or(Path::new(".")).join("nyx"))
-}
-
-/// A running server; it is killed with the value.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is gone already where this fails.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// What is asked of a server.
@@ -146,7 +123,7 @@ impl Place {
     }
 
     /// Starts a server and waits until it has the probe's value, if it is to have it.
-    fn start(&self, has_probe: bool) -> Result<(Server, Client, Duration), Failure> {
+    fn start(&self, has_probe: bool) -> Result<(Running, Client, Duration), Failure> {
         let began = Instant::now();
         let child = Command::new(&self.nyx)
             .args(["serve", "--config"])
@@ -154,7 +131,7 @@ impl Place {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| failed("nyx serve", error))?;
-        let server = Server(child);
+        let server = Running(child);
         let stream = loop {
             match UnixStream::connect(self.door()) {
                 Ok(stream) => break stream,
@@ -182,7 +159,7 @@ impl Place {
 fn run(args: &Args) -> Result<(), Failure> {
     let directory = tempfile::tempdir_in(&args.dir);
     let place = Place {
-        nyx: build()?,
+        nyx: build().map_err(|why| Failure::new(Exit::Os, why))?,
         directory: directory.map_err(|error| failed("a directory", error))?,
     };
     place.configure(args)?;

@@ -5,7 +5,8 @@
 //! Where the paper prints a time in milliseconds, its two digits are all that is known. Its curves
 //! (figures 1 to 14) are drawn without values.
 //!
-//! What this file never does: take part in a computation of the models.
+//! What this file never does: take part in a computation of the models in [`crate::model`]. (A
+//! memory as far away as the module is made of it: [`crate::pmem::distant`].)
 
 /// Latencies of one thread at random and at sequential addresses, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,0 +1,529 @@
+//! How long a persistent memory keeps a thread waiting beyond DRAM, in virtual time.
+//!
+//! What it never does: read a clock, wait, move a byte. It is told what is accessed and when, and
+//! says until when the thread has to wait; [`Distant`](super::Distant) waits.
+//!
+//! *Thread safety*: a [`Near`] is one thread's; the [`Device`] is shared.
+//!
+//! Source: HybridIndex+ section 2.2, tables 3, 4, 7 and 8; section 2.3 for bandwidths.
+
+use crate::evaluate::paper::{DRAM_RANDOM_NS, Latencies, MODULE_GB_PER_S, READS, WRITES};
+use crate::prim::LINE_BYTES;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const LINE: u64 = LINE_BYTES as u64;
+/// What the device reads and writes inside of itself at a time, in bytes (section 2.3).
+const UNIT_BYTES: u64 = 256;
+const UNIT_LINES: u64 = UNIT_BYTES / LINE;
+
+/// Rows of tables 3 to 8 from the one of a line on. Lines are read and written back whole, so that
+/// the rows for less do not apply.
+const ROWS: Range<usize> = 3..8;
+/// Latencies by size: bytes, nanoseconds.
+type ByBytes = [(u64, f64); ROWS.end - ROWS.start];
+
+/// Units that the device keeps at hand after reading them, for each thread. The paper shows that
+/// there is a buffer, not its size: that is a choice.
+const BUFFERED: usize = 16;
+/// Units that may wait to be written before a fence has to wait for the device: a choice too.
+const QUEUED: u64 = 64;
+/// Lines that a core waits for at once.
+const IN_FLIGHT: usize = 12;
+const WAYS: usize = 8;
+/// Ranges that are known to be near without looking at each line, a power of two.
+const RECENT: usize = 1024;
+/// With fewer sets a tag would not tell all addresses apart.
+const SETS_MIN: u64 = 1024;
+
+/// What is added to an access that leaves the caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extra {
+    read: ByBytes,
+    buffered_ns: f64,
+    write: ByBytes,
+    unit_read_ns: f64,
+    unit_write_ns: f64,
+}
+
+/// Which device is emulated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// The same memory: what the model itself costs.
+    None,
+    /// AEP: what its latency has more than `dram_ns`, which is this machine's.
+    Aep {
+        /// The latency of a dependent read of 64 bytes at random on this machine's DRAM.
+        dram_ns: f64,
+    },
+    /// As far from this machine's DRAM as AEP is from the DRAM of the paper, in nanoseconds.
+    AepAbove,
+}
+
+/// This machine's DRAM is slower than the device that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "this machine's DRAM takes {dram_ns:.0} ns, AEP {aep_ns:.0} ns: it cannot be emulated here"
+)]
+pub struct TooSlow {
+    /// This machine's.
+    pub dram_ns: f64,
+    /// The device's.
+    pub aep_ns: f64,
+}
+
+impl Extra {
+    /// What `kind` adds; an error where this machine is too slow for it.
+    pub fn new(kind: Kind) -> Result<Extra, TooSlow> {
+        let (_, papers_dram_ns, _) = DRAM_RANDOM_NS[ROWS.start];
+        let slower_by = match kind {
+            Kind::None => return Ok(Extra::none()),
+            Kind::Aep { dram_ns } => dram_ns - papers_dram_ns,
+            Kind::AepAbove => 0.0,
+        };
+        let read = beyond_dram(&READS, |(_, read, _)| read + slower_by);
+        if let Some(&(_, ns)) = read.iter().find(|(_, ns)| *ns < 0.0) {
+            let dram_ns = slower_by + papers_dram_ns;
+            return Err(TooSlow {
+                dram_ns,
+                aep_ns: dram_ns + ns,
+            });
+        }
+        let line = READS[ROWS.start];
+        let buffered_less_ns = line.random_ns - line.sequential_ns;
+        let [read_ns, write_ns] = MODULE_GB_PER_S.map(|gb_per_s| UNIT_BYTES as f64 / gb_per_s);
+        Ok(Extra {
+            read,
+            buffered_ns: (read[0].1 - buffered_less_ns).max(0.0),
+            write: beyond_dram(&WRITES, |(_, _, write)| write),
+            unit_read_ns: read_ns,
+            unit_write_ns: write_ns,
+        })
+    }
+
+    fn none() -> Extra {
+        let free = ByBytes::default();
+        Extra {
+            read: free,
+            buffered_ns: 0.0,
+            write: free,
+            unit_read_ns: 0.0,
+            unit_write_ns: 0.0,
+        }
+    }
+
+    /// Nanoseconds that a random read of so many lines takes longer.
+    pub fn read_ns(&self, lines: u64) -> f64 {
+        between(&self.read, lines * LINE)
+    }
+
+    /// Nanoseconds that a line takes longer whose unit was just read.
+    pub fn buffered_ns(&self) -> f64 {
+        self.buffered_ns
+    }
+
+    /// Nanoseconds that a write of so many lines takes longer.
+    pub fn write_ns(&self, lines: u64) -> f64 {
+        between(&self.write, lines * LINE)
+    }
+}
+
+/// What AEP takes longer than DRAM at random addresses, by size.
+fn beyond_dram(aep: &[Latencies], dram: impl Fn((usize, f64, f64)) -> f64) -> ByBytes {
+    let rows = aep[ROWS].iter().zip(&DRAM_RANDOM_NS[ROWS]);
+    let mut extra = rows.map(|(aep, &row)| (aep.bytes as u64, aep.random_ns - dram(row)));
+    std::array::from_fn(|_| extra.next().unwrap_or_default())
+}
+
+/// The value at `bytes`, on the straight lines between the points and beyond the last two; zero
+/// of nothing, and where there are no points.
+fn between(points: &ByBytes, bytes: u64) -> f64 {
+    if bytes == 0 || points[0].0 == 0 {
+        return 0.0;
+    }
+    let at = points[1..points.len() - 1].partition_point(|&(size, _)| size < bytes);
+    let ((from, low), (to, high)) = (points[at], points[at + 1]);
+    let part = (bytes.max(from) - from) as f64 / (to - from) as f64;
+    low + part * (high - low)
+}
+
+/// What all threads share: how far behind the device is.
+#[derive(Debug)]
+pub(super) struct Device {
+    extra: Extra,
+    /// When it will have read and written all that it was asked for, in nanoseconds.
+    read_by: AtomicU64,
+    written_by: AtomicU64,
+}
+
+impl Device {
+    /// An idle one.
+    pub(super) fn new(extra: Extra) -> Device {
+        Device {
+            extra,
+            read_by: AtomicU64::new(0),
+            written_by: AtomicU64::new(0),
+        }
+    }
+
+    /// What it adds.
+    pub(super) fn extra(&self) -> &Extra {
+        &self.extra
+    }
+}
+
+/// Takes `ns` of a device that is busy until `by`; when that will be over.
+fn reserve(by: &AtomicU64, now: u64, ns: f64) -> u64 {
+    let after = |by: u64| by.max(now) + ns as u64;
+    let before = by.fetch_update(Relaxed, Relaxed, |by| Some(after(by)));
+    // The update always gives a value.
+    after(before.unwrap_or(now))
+}
+
+/// What one thread has near: lines in its part of the processor's caches, lines on their way,
+/// units that the device has at hand for it, lines that it wrote back and has not fenced.
+#[derive(Debug)]
+pub(super) struct Near {
+    /// By set, the most recently used line first; 0 is none.
+    tags: Box<[[u32; WAYS]]>,
+    /// Ranges that were read last, by where they begin: nodes that all look-ups pass. Such a range
+    /// is near until another one takes its place, whatever `tags` says; as in an inner cache.
+    recent: Box<[(u64, u64); RECENT]>,
+    in_flight: [(u64, u64); IN_FLIGHT],
+    /// No line is on its way after this.
+    landed_by: u64,
+    buffered: [u64; BUFFERED],
+    next_buffered: usize,
+    flushed: Vec<u64>,
+    written: u64,
+}
+
+/// What of a range is not near.
+#[derive(Clone, Copy, Debug, Default)]
+struct Missing {
+    /// Lines of units that the device has to read.
+    lines: u64,
+    /// Those units.
+    units: u64,
+    /// Lines of units that it has at hand.
+    buffered: u64,
+}
+
+impl Near {
+    /// With nothing near, and room for `cache_bytes` of lines, rounded down to a power of two.
+    pub(super) fn new(cache_bytes: u64) -> Near {
+        let sets = (cache_bytes / (LINE * WAYS as u64)).max(SETS_MIN);
+        let sets = 1 << sets.ilog2();
+        Near {
+            tags: vec![[0; WAYS]; sets].into(),
+            recent: Box::new([(0, 0); RECENT]),
+            in_flight: [(0, 0); IN_FLIGHT],
+            landed_by: 0,
+            buffered: [u64::MAX; BUFFERED],
+            next_buffered: 0,
+            flushed: Vec::new(),
+            written: u64::MAX,
+        }
+    }
+
+    /// Brings a line near; whether it was.
+    #[inline]
+    fn touch(&mut self, line: u64) -> bool {
+        let sets = self.tags.len() as u64;
+        let set = &mut self.tags[(line & (sets - 1)) as usize];
+        // Tags of 32 bits tell addresses of 47 apart, see `SETS_MIN`.
+        let tag = (line >> sets.ilog2()) as u32 + 1;
+        if set[0] == tag {
+            return true;
+        }
+        let way = set.iter().position(|&other| other == tag);
+        let last = way.unwrap_or(WAYS - 1);
+        set.copy_within(..last, 1);
+        set[0] = tag;
+        way.is_some()
+    }
+
+    /// Brings all lines of `[first, end)` near, and tells which were not.
+    #[inline]
+    fn bring(&mut self, first: u64, end: u64, mut each: impl FnMut(u64)) -> Missing {
+        let mut missing = Missing::default();
+        let mut unit_now = (u64::MAX, false);
+        for line in first..end {
+            if self.touch(line) {
+                continue;
+            }
+            each(line);
+            let unit = line / UNIT_LINES;
+            if unit_now.0 != unit {
+                unit_now = (unit, self.buffer(unit));
+                missing.units += u64::from(!unit_now.1);
+            }
+            match unit_now.1 {
+                true => missing.buffered += 1,
+                false => missing.lines += 1,
+            }
+        }
+        missing
+    }
+
+    /// Whether the device has the unit at hand; it has now.
+    fn buffer(&mut self, unit: u64) -> bool {
+        let is_there = self.buffered.contains(&unit);
+        if !is_there {
+            self.buffered[self.next_buffered] = unit;
+            self.next_buffered = (self.next_buffered + 1) % BUFFERED;
+        }
+        is_there
+    }
+
+    /// When what is missing is here, asked for at `now`.
+    fn here_by(device: &Device, missing: Missing, now: u64) -> u64 {
+        let extra = &device.extra;
+        let mut ns = extra.read_ns(missing.lines);
+        if missing.buffered > 0 {
+            ns += extra.buffered_ns;
+        }
+        let by = now + ns as u64;
+        if missing.units == 0 || extra.unit_read_ns == 0.0 {
+            return by;
+        }
+        let busy = missing.units as f64 * extra.unit_read_ns;
+        by.max(reserve(&device.read_by, now, busy))
+    }
+
+    /// Reads the lines `[first, end)`; until when that takes longer than on DRAM. `now` is asked
+    /// only where it matters.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        device: &Device,
+        first: u64,
+        end: u64,
+        now: impl Fn() -> u64,
+    ) -> Option<u64> {
+        let place = (first ^ (first >> RECENT.ilog2())) as usize % RECENT;
+        if self.recent[place] == (first, end) && self.landed_by == 0 {
+            return None;
+        }
+        self.recent[place] = (first, end);
+        // From the first line that is missing on, the model's own time is part of the wait.
+        let mut begin = None;
+        let missing = self.bring(first, end, |_| {
+            begin.get_or_insert_with(&now);
+        });
+        if begin.is_none() && self.landed_by == 0 {
+            return None;
+        }
+        let now = begin.unwrap_or_else(now);
+        let landed = self.landing(first, end, now);
+        match missing.lines + missing.buffered {
+            0 => landed,
+            _ => Some(Near::here_by(device, missing, now).max(landed.unwrap_or(0))),
+        }
+    }
+
+    /// When those of the lines that are on their way are here.
+    fn landing(&mut self, first: u64, end: u64, now: u64) -> Option<u64> {
+        if self.landed_by <= now {
+            self.landed_by = 0;
+            return None;
+        }
+        let on_their_way = self.in_flight.iter().filter(|(line, by)| {
+            let is_asked = (first..end).contains(line);
+            is_asked && *by > now
+        });
+        on_their_way.map(|&(_, by)| by).max()
+    }
+
+    /// Asks for the lines `[first, end)` and does not wait.
+    pub(super) fn prefetch(
+        &mut self,
+        device: &Device,
+        first: u64,
+        end: u64,
+        now: impl Fn() -> u64,
+    ) {
+        let mut lines = [0; IN_FLIGHT];
+        let mut count = 0;
+        let missing = self.bring(first, end, |line| {
+            lines[count % IN_FLIGHT] = line;
+            count += 1;
+        });
+        if count == 0 {
+            return;
+        }
+        let now = now();
+        // What has to wait for a place waits for the one that is free first.
+        for &line in &lines[..count.min(IN_FLIGHT)] {
+            let place = self.in_flight.iter_mut().min_by_key(|(_, by)| *by);
+            let (_, free) = place.as_deref().copied().unwrap_or_default();
+            let one = Missing {
+                lines: u64::from(missing.lines > 0),
+                units: 0,
+                buffered: u64::from(missing.lines == 0),
+            };
+            let by = Near::here_by(device, one, now.max(free));
+            if let Some(place) = place {
+                *place = (line, by);
+            }
+            self.landed_by = self.landed_by.max(by);
+        }
+        let busy = missing.units as f64 * device.extra.unit_read_ns;
+        if busy > 0.0 {
+            self.landed_by = self.landed_by.max(reserve(&device.read_by, now, busy));
+        }
+    }
+
+    /// Notes that the lines `[first, end)` are written back.
+    #[inline]
+    pub(super) fn flush(&mut self, first: u64, end: u64) {
+        self.flushed.extend(first..end);
+    }
+
+    /// Until when the thread waits for what it wrote back, as for one write of so many bytes, and
+    /// for the device where too much waits to be written.
+    pub(super) fn fence(&mut self, device: &Device, now: impl Fn() -> u64) -> Option<u64> {
+        if self.flushed.is_empty() {
+            return None;
+        }
+        self.flushed.sort_unstable();
+        self.flushed.dedup();
+        let extra = &device.extra;
+        let ns = extra.write_ns(self.flushed.len() as u64);
+        let mut units = 0;
+        for line in self.flushed.drain(..) {
+            // The unit that was written last is still open.
+            let unit = line / UNIT_LINES;
+            units += u64::from(unit != self.written);
+            self.written = unit;
+        }
+        if extra.unit_write_ns == 0.0 {
+            return None;
+        }
+        let now = now();
+        let written_by = reserve(&device.written_by, now, units as f64 * extra.unit_write_ns);
+        let queued = (QUEUED as f64 * extra.unit_write_ns) as u64;
+        Some((now + ns as u64).max(written_by.saturating_sub(queued)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHE_BYTES: u64 = 1 << 20;
+    const CACHE_LINES: u64 = CACHE_BYTES / LINE;
+
+    fn device() -> Device {
+        Device::new(Extra::new(Kind::AepAbove).expect("it has no bounds"))
+    }
+
+    fn read(near: &mut Near, device: &Device, first: u64, lines: u64, now: u64) -> u64 {
+        let by = near.read(device, first, first + lines, || now);
+        by.map_or(0, |by| by - now)
+    }
+
+    #[test]
+    fn a_read_takes_longer_by_the_difference_of_the_table_and_once() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        assert_eq!(read(near, &device, 0, 1, 1000), 161, "64 bytes");
+        assert_eq!(read(near, &device, 0, 1, 2000), 0, "near");
+        assert_eq!(read(near, &device, 1, 1, 3000), 61, "of a unit at hand");
+        assert_eq!(read(near, &device, 400, 4, 4000), 184, "256 bytes");
+        assert_eq!(read(near, &device, 800, 8, 5000), 216, "512 bytes");
+        assert_eq!(
+            read(near, &device, 1200, 12, 6000),
+            327,
+            "768 bytes, between"
+        );
+    }
+
+    #[test]
+    fn it_adds_only_what_this_machine_lacks_and_refuses_where_it_lacks_nothing() {
+        let at = |dram_ns| Extra::new(Kind::Aep { dram_ns });
+        let extra = at(120.0).expect("faster than AEP");
+        assert_eq!(extra.read_ns(1), 81.0);
+        assert_eq!(extra.buffered_ns(), 0.0);
+        let refused = at(200.0).expect_err("as slow as AEP");
+        assert_eq!(refused.aep_ns.round(), 195.0);
+        let none = Extra::new(Kind::None).expect("nothing");
+        assert_eq!((none.read_ns(8), none.write_ns(8)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn lines_leave_when_others_take_their_place() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        for line in 0..CACHE_LINES {
+            near.touch(line);
+        }
+        assert_eq!(read(near, &device, 0, 1, 0), 0, "it holds so many");
+        let others = (0..WAYS as u64).map(|at| at * CACHE_LINES / WAYS as u64 + CACHE_LINES);
+        others.for_each(|line| {
+            near.touch(line + 5);
+        });
+        assert_eq!(read(near, &device, 5, 1, 0), 161, "its set was taken");
+    }
+
+    #[test]
+    fn lines_that_were_asked_for_together_come_together() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        let lines: Vec<u64> = (0..8).map(|at| at * 100).collect();
+        for &line in &lines {
+            near.prefetch(&device, line, line + 1, || 1000);
+        }
+        let waits: Vec<u64> = (lines.iter().rev())
+            .map(|&line| read(near, &device, line, 1, 1010))
+            .collect();
+        assert_eq!(waits, [151; 8], "none waits for another");
+        assert_eq!(read(near, &device, lines[0], 1, 1400), 0, "all are here");
+    }
+
+    #[test]
+    fn who_asks_for_too_many_lines_waits_for_a_place() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        for at in 0..=IN_FLIGHT as u64 {
+            near.prefetch(&device, at * 100, at * 100 + 1, || 1000);
+        }
+        let last = IN_FLIGHT as u64 * 100;
+        assert_eq!(read(near, &device, last, 1, 1000), 2 * 161);
+    }
+
+    #[test]
+    fn a_device_that_reads_for_many_is_waited_for() {
+        let device = device();
+        let waits: Vec<u64> = (0..10)
+            .map(|at| read(&mut Near::new(CACHE_BYTES), &device, at * 100, 1, 1000))
+            .collect();
+        assert_eq!(waits[3], 161, "four units take 146 ns");
+        assert_eq!(waits[9], 360, "ten take 36 ns each");
+    }
+
+    #[test]
+    fn a_fence_costs_what_the_lines_cost_as_one_write() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        let mut fence = |lines: &[u64]| {
+            lines.iter().for_each(|&line| near.flush(line, line + 1));
+            near.fence(&device, || 1000).map(|by| by - 1000)
+        };
+        assert_eq!(fence(&[]), None);
+        assert_eq!(fence(&[4]), Some(16));
+        assert_eq!(fence(&[5, 5]), Some(16), "a line counts once");
+        assert_eq!(fence(&[0, 1, 2, 3]), Some(18));
+        assert_eq!(device.written_by.load(Relaxed), 1000 + 2 * 128, "two units");
+    }
+
+    #[test]
+    fn who_writes_faster_than_the_device_waits_for_it() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        let mut now = 0;
+        for unit in 0..1000 {
+            near.flush(unit * UNIT_LINES, unit * UNIT_LINES + 1);
+            now = near.fence(&device, || now).expect("it waits");
+        }
+        assert_eq!(
+            now,
+            1000 * 128 - QUEUED * 128,
+            "2 GB/s, less what is queued"
+        );
+    }
+}
