@@ -26,6 +26,9 @@ pub(crate) trait Kind {
     /// Of a recorded memory.
     type Small<'p>: Persistent<&'p Recorder> + Lists;
 
+    /// The memory in which crashes are tried.
+    const MEDIUM_BYTES: u64 = 40 << 10;
+
     /// Does what there is to do after it was opened, before it can list.
     fn make_ready(_: &Self::Small<'_>) {}
 
