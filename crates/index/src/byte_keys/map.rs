@@ -4,10 +4,10 @@
 //! the one store that links it makes the change.
 
 use super::block;
-use super::mark::MarkError;
+use super::mark::{KeyCensus, MarkError};
 use super::{ByteKeys, Items};
 use crate::heap::{Class, Heap, Sweep};
-use crate::ordered::{Census, PutError, ScanError, Unsound};
+use crate::ordered::{PutError, ScanError, Unsound};
 use crate::{Ordered, Persistent};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -186,7 +186,7 @@ impl<P: Pmem, I: Persistent<P> + Ordered> ByteMap<P, I> {
     }
 
     /// Looks at everything. Nobody writes meanwhile. See [`ByteKeys::check`].
-    pub fn check(&self) -> Result<Census, ScanError> {
+    pub fn check(&self) -> Result<KeyCensus, ScanError> {
         self.keys.check()
     }
 }

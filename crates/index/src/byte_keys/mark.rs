@@ -29,6 +29,21 @@ pub enum MarkError {
     Put(#[from] PutError),
 }
 
+/// What a full check counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyCensus {
+    /// Keys.
+    pub keys: u64,
+    /// Layers but for the first.
+    pub layers: u64,
+    /// Layers of them that have no entry.
+    pub empty: u64,
+    /// Entries of layers that a crash left without a link.
+    pub lost: u64,
+    /// What there is in the index of slots.
+    pub index: Census,
+}
+
 impl From<Unsound> for MarkError {
     fn from(error: Unsound) -> MarkError {
         MarkError::Scan(error.into())
@@ -60,12 +75,12 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         Ok(blocks + self.index.mark(sweep)?)
     }
 
-    /// Looks at everything. Nobody writes meanwhile. Entries of layers that are not linked count as
-    /// leftovers, layers without entries as empty.
-    pub fn check(&self) -> Result<Census, ScanError> {
-        let mut census = self.index.check()?;
-        let (all, mut linked) = (census.entries, 0);
-        census.entries = 0;
+    /// Looks at everything. Nobody writes meanwhile.
+    pub fn check(&self) -> Result<KeyCensus, ScanError> {
+        let mut census = KeyCensus {
+            index: self.index.check()?,
+            ..KeyCensus::default()
+        };
         self.visit(|seen| {
             match seen {
                 Seen::Item(item) => {
@@ -73,14 +88,15 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
                     if found != Some(item) {
                         return Err(Unsound::Item { item });
                     }
-                    (census.entries, linked) = (census.entries + 1, linked + 1);
+                    census.keys += 1;
                 }
-                Seen::Layer(_) => (census.nodes, linked) = (census.nodes + 1, linked + 1),
+                Seen::Layer(_) => census.layers += 1,
                 Seen::Empty(_) => census.empty += 1,
             }
             Ok(())
         })?;
-        census.leftovers += all.saturating_sub(linked);
+        let linked = census.keys + census.layers;
+        census.lost = census.index.entries.saturating_sub(linked);
         Ok(census)
     }
 

@@ -55,7 +55,7 @@ use crate::{Ordered, Persistent};
 use block::Text;
 use layer::{Descriptor, FIRST, LAYERS, Layer, SLICE_BYTES, is_layer};
 pub use map::{ByteMap, HeapItems};
-pub use mark::MarkError;
+pub use mark::{KeyCensus, MarkError};
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::Pmem;
 use std::marker::PhantomData;

@@ -222,9 +222,19 @@ fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result
         let expected = &promise.after[at];
         return Err(format!("after {at} there is {found:?}, not {expected:?}"));
     }
+    let mut index = index;
+    if K::TIDIES {
+        sweep(&index)?;
+        // To the next process there is nothing left to do, and no block is new.
+        index = open::<K>(&recorder)?;
+        let census = index.check().map_err(|error| error.to_string())?;
+        if (census.leftovers, contents(&index, &keys)?) != (0, found.clone()) {
+            return Err(format!("after it was tidied there is {census:?}"));
+        }
+    }
     let (reachable, swept) = sweep(&index)?;
     // A first leaf that was not there yet is new.
-    let old = if crash.image[ROOT_WORD] == 0 {
+    let old = if crash.image[ROOT_WORD] == 0 && !K::TIDIES {
         0
     } else {
         reachable

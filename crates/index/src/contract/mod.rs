@@ -28,6 +28,8 @@ pub(crate) trait Kind {
 
     /// The memory in which crashes are tried.
     const MEDIUM_BYTES: u64 = 40 << 10;
+    /// Whether a sweep takes away what a crash left, which may need a new block.
+    const TIDIES: bool = false;
 
     /// Does what there is to do after it was opened, before it can list.
     fn make_ready(_: &Self::Small<'_>) {}
