@@ -215,6 +215,12 @@ fn a_kill_and_a_power_failure_after_it_lose_nothing_either() {
     crash::survives_a_kill_first::<OverFpTree>();
 }
 
+#[test]
+fn each_forgotten_flush_and_fence_is_found() {
+    let found = crash::forgotten_is_found::<OverFastFair>(&[]);
+    assert!(found >= 15, "{found}");
+}
+
 fn string(rng: &mut Rng) -> Vec<u8> {
     let len = match rng.u8(0..10) {
         0 => 1,
