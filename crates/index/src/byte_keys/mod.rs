@@ -295,10 +295,10 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             _layer: self.share(self.layer_lock(place.layer)),
             _slot: self.slots.lock(hash_of(place.slot)),
         };
-        if let Some(above) = place.above {
-            if !self.leads_to(above, place.layer)? {
-                return Ok(None);
-            }
+        if let Some(above) = place.above
+            && !self.leads_to(above, place.layer)?
+        {
+            return Ok(None);
         }
         let is_same = self.index.get(place.slot)? == place.found;
         Ok(is_same.then_some(held))

@@ -152,6 +152,7 @@ struct OverFastFair;
 impl Kind for OverFastFair {
     type Small<'p> = Small<&'p Recorder>;
     const MEDIUM_BYTES: u64 = 80 << 10;
+    const STEPS: usize = 150;
     const TIDIES: bool = true;
     fn scribble(_: &Recorder, _: u64, _: &mut Rng) {}
 }
@@ -161,6 +162,7 @@ struct OverFpTree;
 impl Kind for OverFpTree {
     type Small<'p> = Spelled<&'p Recorder, FpTree<&'p Recorder, 6>>;
     const MEDIUM_BYTES: u64 = 80 << 10;
+    const STEPS: usize = 150;
     const TIDIES: bool = true;
     fn scribble(_: &Recorder, _: u64, _: &mut Rng) {}
 }

@@ -346,7 +346,7 @@ const RUNS: [(u64, u64, f64); 7] = [
 pub(crate) fn survives<K: Kind>() {
     let mut states = 0;
     for (seed, keys, removes) in RUNS {
-        let lives = one_life(steps(seed, 500, keys, removes));
+        let lives = one_life(steps(seed, K::STEPS, keys, removes));
         states += explore::<K>(&fresh::<K>(), &lives, Depth::default()).unwrap_or_else(|wrong| {
             panic!("seed {seed}: {wrong}");
         });

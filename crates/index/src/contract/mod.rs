@@ -28,6 +28,8 @@ pub(crate) trait Kind {
 
     /// The memory in which crashes are tried.
     const MEDIUM_BYTES: u64 = 40 << 10;
+    /// Changes in each run of one process; fewer where a change has many states.
+    const STEPS: usize = 500;
     /// Whether a sweep takes away what a crash left, which may need a new block.
     const TIDIES: bool = false;
 
