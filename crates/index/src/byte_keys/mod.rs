@@ -2,8 +2,8 @@
 //! a prefix before what it is a prefix of.
 //!
 //! One index has all layers of a trie. Its keys are *slots*: the layer's number (29 bits), up to
-//! four bytes of the key (zero padded), and how many they are (3 bits). A slot with as many bytes as
-//! its layer tells is that of all keys that begin so, whether they go on or end there.
+//! four bytes of the key (zero padded), and how many they are (3 bits). A slot with as many bytes
+//! as its layer tells is that of all keys that begin so, whether they go on or end there.
 //! So the order of numbers is that of the byte strings within a layer. A slot's value is an *item*
 //! (a number below 2^62, whose key its keeper knows) or leads to a *descriptor*: an immutable block
 //! with a layer's number, how many bytes the layer's slots tell, and what all its keys share before

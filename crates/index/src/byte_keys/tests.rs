@@ -6,6 +6,7 @@ use crate::contract::{self, Kind, crash};
 use crate::fast_fair::FastFair;
 use crate::fp_tree::FpTree;
 use crate::heap::{Heap, Sweep};
+use crate::hybrid_plus::HybridPlus;
 use crate::ordered::{Census, END, PutError, ScanError, Unsound};
 use crate::skip_list::SkipList;
 use crate::{Eras, Index, Ordered, Persistent};
@@ -153,6 +154,7 @@ impl Kind for OverFastFair {
     type Small<'p> = Small<&'p Recorder>;
     const MEDIUM_BYTES: u64 = 80 << 10;
     const STEPS: usize = 150;
+    const PAIRS: u64 = 6;
     const TIDIES: bool = true;
     fn scribble(_: &Recorder, _: u64, _: &mut Rng) {}
 }
@@ -163,6 +165,7 @@ impl Kind for OverFpTree {
     type Small<'p> = Spelled<&'p Recorder, FpTree<&'p Recorder, 6>>;
     const MEDIUM_BYTES: u64 = 80 << 10;
     const STEPS: usize = 150;
+    const PAIRS: u64 = 6;
     const TIDIES: bool = true;
     fn scribble(_: &Recorder, _: u64, _: &mut Rng) {}
 }
@@ -175,6 +178,7 @@ proptest! {
         contract::agrees::<Small<Mapped>>(&steps);
         contract::agrees::<Spelled<Mapped, FpTree<Mapped, 6>>>(&steps);
         contract::agrees::<Spelled<Mapped, SkipList<Mapped>>>(&steps);
+        contract::agrees::<Spelled<Mapped, HybridPlus<FastFair<Mapped, 6>>>>(&steps);
     }
 }
 

@@ -363,7 +363,7 @@ pub(crate) fn survives_a_kill_first<K: Kind>() {
         seed: 1,
     };
     let mut states = 0;
-    for seed in 0..16 {
+    for seed in 0..K::PAIRS {
         for acts in (seed..1200).step_by(141) {
             let lives = two_lives(seed, acts, [80, 8]);
             states += explore::<K>(&fresh::<K>(), &lives, depth).unwrap_or_else(|wrong| {

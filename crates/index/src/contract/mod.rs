@@ -30,6 +30,8 @@ pub(crate) trait Kind {
     const MEDIUM_BYTES: u64 = 40 << 10;
     /// Changes in each run of one process; fewer where a change has many states.
     const STEPS: usize = 500;
+    /// Pairs of processes that are tried for each of several kills.
+    const PAIRS: u64 = 16;
     /// Whether a sweep takes away what a crash left, which may need a new block.
     const TIDIES: bool = false;
 
