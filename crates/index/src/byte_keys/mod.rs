@@ -29,6 +29,9 @@
 //! What it never does: shrink a layer of one key to an item, use a layer's number twice (there are
 //! 2^29 in the life of a heap; then [`PutError::Layers`]).
 //!
+//! Over FAST-FAIR, which keeps nodes that were emptied, layers that come and go leave such nodes
+//! behind, as their numbers grow; an index that frees its nodes keeps none.
+//!
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
 //!
 //! *Invariants*: an entry of a linked layer is an item whose key leads there, or a descriptor in a
