@@ -13,6 +13,7 @@
 //! * [`acs`]: a cache in DRAM before any of them.
 //! * [`hybrid`]: a hash on persistent memory and a tree in DRAM, as one index.
 //! * [`hybrid_plus`]: a map in DRAM and a tree on persistent memory, as one index.
+//! * [`byte_keys`]: keys of 1 to 250 bytes over any ordered one of them.
 //! * [`map`]: the cache's hash table for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
 //! * [`eras`]: when memory that was freed may be used again.
@@ -20,6 +21,7 @@
 //!   keeps the index of its Pelikan store in DRAM).
 
 pub mod acs;
+pub mod byte_keys;
 mod bytes;
 mod contract;
 pub mod eras;
@@ -37,6 +39,7 @@ mod share;
 pub mod skip_list;
 mod sync;
 
+pub use byte_keys::{ByteKeys, ByteMap, Items};
 pub use eras::Eras;
 pub use hash::{Full, Guard, Hash, HashGround, HashShape, Revived, Slot, Unfit};
 pub use ordered::{Index, Ordered, Persistent, Unordered};

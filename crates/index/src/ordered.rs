@@ -103,6 +103,18 @@ pub enum PutError {
         /// Which.
         key: u64,
     },
+    /// A key of bytes that is too long, or has none.
+    #[error(
+        "a key of {bytes} bytes; it has 1 to {}",
+        crate::byte_keys::KEY_BYTES_MAX
+    )]
+    Length {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// Byte keys have had as many layers as there are numbers for them.
+    #[error("no number is left for another layer of byte keys")]
+    Layers,
     /// The index leads nowhere: its image is damaged.
     #[error(transparent)]
     Unsound(#[from] Unsound),
@@ -167,6 +179,18 @@ pub enum Unsound {
         at: u64,
         /// Its fence.
         fence: u64,
+    },
+    /// A slot of byte keys with a value that cannot be there.
+    #[error("slot {slot:#x} of byte keys leads to a key that is not its own")]
+    Slot {
+        /// Which.
+        slot: u64,
+    },
+    /// An item of byte keys that its own key does not lead to.
+    #[error("the key of item {item} does not lead to it")]
+    Item {
+        /// Which.
+        item: u64,
     },
     /// A node that the heap knows otherwise.
     #[error(transparent)]

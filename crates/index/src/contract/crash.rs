@@ -13,7 +13,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const W: WorkerId = WorkerId(0);
-const MEDIUM_BYTES: u64 = 40 << 10;
 pub(super) const CHUNK_BYTES: u64 = 4096;
 /// Where the index's root stands.
 const ROOT_WORD: usize = 16;
@@ -87,8 +86,8 @@ fn open<K: Kind>(pm: &Recorder) -> Result<K::Small<'_>, String> {
 }
 
 /// A formatted memory, from which on is recorded.
-fn fresh() -> Recorder {
-    let mut recorder = Recorder::new(MEDIUM_BYTES);
+fn fresh<K: Kind>() -> Recorder {
+    let mut recorder = Recorder::new(K::MEDIUM_BYTES);
     let eras = Arc::new(Eras::new(1));
     Heap::format(&recorder, CHUNK_BYTES, 7, eras).expect("it fits");
     recorder.restart();
@@ -223,9 +222,19 @@ fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result
         let expected = &promise.after[at];
         return Err(format!("after {at} there is {found:?}, not {expected:?}"));
     }
+    let mut index = index;
+    if K::TIDIES {
+        sweep(&index)?;
+        // To the next process there is nothing left to do, and no block is new.
+        index = open::<K>(&recorder)?;
+        let census = index.check().map_err(|error| error.to_string())?;
+        if (census.leftovers, contents(&index, &keys)?) != (0, found.clone()) {
+            return Err(format!("after it was tidied there is {census:?}"));
+        }
+    }
     let (reachable, swept) = sweep(&index)?;
     // A first leaf that was not there yet is new.
-    let old = if crash.image[ROOT_WORD] == 0 {
+    let old = if crash.image[ROOT_WORD] == 0 && !K::TIDIES {
         0
     } else {
         reachable
@@ -313,7 +322,7 @@ fn three_lives(seed: u64, acts: [u64; 2]) -> [Life; 3] {
 
 /// How many stores, flushes and fences it takes to put right what the first of these left.
 fn acts_of_second<K: Kind>(lives: &[Life; 3]) -> u64 {
-    let recorder = fresh();
+    let recorder = fresh::<K>();
     let mut promise = Promise::new();
     let acts = || recorder.sites().values().sum::<u64>();
     promise.live::<K>(&recorder, &lives[0]).expect("no fault");
@@ -337,8 +346,8 @@ const RUNS: [(u64, u64, f64); 7] = [
 pub(crate) fn survives<K: Kind>() {
     let mut states = 0;
     for (seed, keys, removes) in RUNS {
-        let lives = one_life(steps(seed, 500, keys, removes));
-        states += explore::<K>(&fresh(), &lives, Depth::default()).unwrap_or_else(|wrong| {
+        let lives = one_life(steps(seed, K::STEPS, keys, removes));
+        states += explore::<K>(&fresh::<K>(), &lives, Depth::default()).unwrap_or_else(|wrong| {
             panic!("seed {seed}: {wrong}");
         });
     }
@@ -354,10 +363,10 @@ pub(crate) fn survives_a_kill_first<K: Kind>() {
         seed: 1,
     };
     let mut states = 0;
-    for seed in 0..16 {
+    for seed in 0..K::PAIRS {
         for acts in (seed..1200).step_by(141) {
             let lives = two_lives(seed, acts, [80, 8]);
-            states += explore::<K>(&fresh(), &lives, depth).unwrap_or_else(|wrong| {
+            states += explore::<K>(&fresh::<K>(), &lives, depth).unwrap_or_else(|wrong| {
                 panic!("seed {seed}, killed after {acts}: {wrong}");
             });
         }
@@ -387,7 +396,7 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
             repairs += u64::from(acts > ALWAYS);
             for second in ALWAYS + 1..=acts {
                 let lives = three_lives(seed, [first, second]);
-                states += explore::<K>(&fresh(), &lives, depth).unwrap_or_else(|wrong| {
+                states += explore::<K>(&fresh::<K>(), &lives, depth).unwrap_or_else(|wrong| {
                     panic!("seed {seed}, killed after {first} and {second}: {wrong}");
                 });
             }
@@ -402,7 +411,7 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
 pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
     const KEYS: u64 = 20;
     for acts in 0.. {
-        let recorder = fresh();
+        let recorder = fresh::<K>();
         let index = open::<K>(&recorder).expect("an index");
         let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(&index).map(drop));
         run(&steps(9, 30, KEYS, 0.2)).expect("room");
@@ -436,7 +445,7 @@ pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
 fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
     let mut all = BTreeSet::new();
     for acts in (1..300).step_by(9) {
-        let recorder = fresh();
+        let recorder = fresh::<K>();
         let mut promise = Promise::new();
         for life in &two_lives(1, acts, [40, 8]) {
             promise.live::<K>(&recorder, life).expect("no fault");
@@ -464,7 +473,7 @@ fn is_found<K: Kind>(mutation: Mutation) -> bool {
         seed: 1,
     };
     let found = |lives: &[Life]| {
-        let recorder = fresh().with_mutation(mutation);
+        let recorder = fresh::<K>().with_mutation(mutation);
         explore::<K>(&recorder, lives, depth).is_err()
     };
     (0..2).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))

@@ -26,6 +26,15 @@ pub(crate) trait Kind {
     /// Of a recorded memory.
     type Small<'p>: Persistent<&'p Recorder> + Lists;
 
+    /// The memory in which crashes are tried.
+    const MEDIUM_BYTES: u64 = 40 << 10;
+    /// Changes in each run of one process; fewer where a change has many states.
+    const STEPS: usize = 500;
+    /// Pairs of processes that are tried for each of several kills.
+    const PAIRS: u64 = 16;
+    /// Whether a sweep takes away what a crash left, which may need a new block.
+    const TIDIES: bool = false;
+
     /// Does what there is to do after it was opened, before it can list.
     fn make_ready(_: &Self::Small<'_>) {}
 

@@ -11,6 +11,8 @@ struct Lists;
 
 impl Kind for Lists {
     type Small<'p> = SkipList<&'p Recorder>;
+    const STEPS: usize = 120;
+    const PAIRS: u64 = 4;
 
     fn scribble(recorder: &Recorder, _: u64, rng: &mut Rng) {
         for at in contract::blocks(recorder, NODE_BYTES) {
