@@ -1,8 +1,8 @@
 //! How fast a store is in process and how much memory it takes, over real DRAM: GET hits and
 //! overwriting SETs of 32 B keys and 100 B values in batches of 16 with the three stages of
 //! prefetching, by one and two threads; and bytes per item of 20 B keys and 100 B values. With
-//! `--image DIR`, what it costs to survive: a store with an image in that directory and one without,
-//! both with their values in a file there, in turns.
+//! `--image DIR`, what it costs to survive: a store with an image in that directory and one
+//! without, both with their values in a file there, in turns.
 //!
 //! What it never does: state a figure that it did not measure in this run.
 //!
