@@ -256,7 +256,7 @@ impl Chunks {
             .store(state.with_dead().0, Release);
         if let Some(at) = Header::check_word(self.word(place, 0).load(Relaxed)) {
             let check = self.word(place, at);
-            check.store(!check.load(Relaxed), Relaxed);
+            check.store(!check.load(Relaxed), Release);
         }
     }
 

@@ -101,7 +101,7 @@ struct Fifo {
 }
 
 /// A disk that stays full is asked once in two to the power of this many times.
-const STARVED_SKIPS_LOG2: u32 = 12;
+const STARVED_SKIPS_LOG2: u32 = 6;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
 const CHUNKS_AHEAD: u32 = 4;
 /// Bytes of tables that one segment takes.
@@ -317,10 +317,13 @@ impl State {
     pub(crate) fn take_chunk(&mut self, items: &Items, taker: Taker, segment: u32) -> Option<u32> {
         let chunks = items.chunks.as_ref()?;
         let chunk = match self.warm.pop(chunks) {
-            Some(chunk) => chunk,
+            Some(chunk) => {
+                self.starved = Starved::default();
+                chunk
+            }
             None if self.room(taker, false) < u64::from(CHUNK_BYTES) => return None,
             None => {
-                let chunk = self.new_chunk(chunks)?;
+                let chunk = self.new_chunk(chunks, taker)?;
                 self.used += u64::from(CHUNK_BYTES);
                 chunk
             }
@@ -333,9 +336,9 @@ impl State {
     }
 
     /// A chunk that gets memory of its own. A disk that was full is not asked each time: that costs
-    /// up to a millisecond.
-    fn new_chunk(&mut self, chunks: &Chunks) -> Option<u32> {
-        if self.starved.is_hopeless() {
+    /// up to a millisecond. It is for an item that moves, which would be dropped.
+    fn new_chunk(&mut self, chunks: &Chunks, taker: Taker) -> Option<u32> {
+        if taker == Taker::Put && self.starved.is_hopeless() {
             return None;
         }
         let chunk = self

@@ -31,7 +31,7 @@ mod revive_tests;
 mod tests;
 
 #[cfg(not(loom))]
-pub use revive::{HashGround, Revived, Unfit};
+pub use revive::{HashGround, Revived, Unfit, Unsaid};
 
 use crate::sync::{AtomicU64, Ordering, Wait};
 use crate::{Place, Places};

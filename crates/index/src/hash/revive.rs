@@ -79,6 +79,10 @@ impl HashGround {
 #[error("its table says that it has {0:#x} buckets, which cannot be")]
 pub struct Unfit(pub u64);
 
+/// What will say how far a table reaches, once it has all that it is to have.
+#[derive(Debug)]
+pub struct Unsaid(Kept);
+
 /// How far a table reaches, in its image.
 #[derive(Debug)]
 pub(super) struct Kept(Array<AtomicU64>);
@@ -154,14 +158,24 @@ impl HashShape {
 }
 
 impl Hash {
-    /// An empty table in an image, whatever was there.
+    /// An empty table in an image.
     pub fn create(shape: HashShape, ground: HashGround) -> Result<Hash, MediaError> {
+        let (mut hash, Unsaid(kept)) = Hash::remake(shape, ground)?;
+        kept.set_fresh(0);
+        kept.set_count(BUCKETS_MIN);
+        hash.kept = Some(kept);
+        Ok(hash)
+    }
+
+    /// An empty table in an image, whatever was there. Whoever opens the image before
+    /// [`Hash::doubted`] is given what says how far it reaches finds that it is [`Unfit`].
+    pub fn remake(shape: HashShape, ground: HashGround) -> Result<(Hash, Unsaid), MediaError> {
         let HashGround {
             buckets,
             pool,
             kept,
         } = ground;
-        let (mut hash, kept) = (
+        let (hash, kept) = (
             Hash::over(shape, buckets, pool, (BUCKETS_MIN, 0)),
             Kept::over(kept),
         );
@@ -169,24 +183,25 @@ impl Hash {
         if !hash.memory.allocate(0) {
             return Err(no_room(std::io::ErrorKind::StorageFull.into()));
         }
+        // Zero is no count. First of all: what is stored next is no table yet.
+        kept.0.iter().for_each(|word| word.store(0, Release));
         // All others are wiped when they come into use.
         (0..BUCKETS_MIN).for_each(|at| hash.memory.bucket(at).wipe());
-        kept.0.iter().for_each(|word| word.store(0, Relaxed));
-        kept.set_count(BUCKETS_MIN);
-        kept.set_fresh(0);
-        hash.kept = Some(kept);
-        Ok(hash)
+        Ok((hash, Unsaid(kept)))
     }
 
-    /// The same table as if it had been found: nothing of it is believed before it was looked at.
-    pub fn doubted(self) -> Result<Hash, MediaError> {
+    /// The table that was made anew, as if it had been found: it is one from now on, and nothing of
+    /// it is believed before it was looked at.
+    pub fn doubted(self, Unsaid(kept): Unsaid) -> Result<Hash, MediaError> {
         let (count, fresh) = (self.count.load(Relaxed), self.pool.fresh());
         let pool = Pool::over(self.pool.into_memory(), fresh as u32);
         let bytes = (count + fresh) * BUCKET_BYTES;
         let workers = self.changes.len() as u16;
         let mut hash = Hash::of_parts(self.memory, pool, count, bytes, workers);
-        hash.kept = self.kept;
         hash.revival = Some(Box::new(Revival::of(count, fresh)?));
+        kept.set_fresh(fresh);
+        kept.set_count(count);
+        hash.kept = Some(kept);
         Ok(hash)
     }
 

@@ -290,3 +290,35 @@ fn damage(path: &Path, rng: &mut fastrand::Rng, used: usize) {
     }
     std::fs::write(path, bytes).expect("a disk");
 }
+
+/// A table that is made anew is none before it is whole, so that whoever opens the image of a
+/// process that was killed meanwhile makes it again.
+#[test]
+fn a_table_that_was_not_made_anew_to_the_end_is_unfit() {
+    let directory = Directory::new();
+    let path = &directory.path();
+    let hash = fresh(path);
+    (0..500).for_each(|key| insert(&hash, key));
+    drop(hash);
+    let remake = |keys: u32| {
+        let image = Image::open(path).expect("sound").expect("there");
+        let (hash, unsaid) = Hash::remake(SHAPE, ground(&image)).expect("room");
+        hash.set_limit(1 << 30);
+        (0..keys).for_each(|key| insert(&hash, key));
+        (hash, unsaid)
+    };
+    drop(remake(300));
+    let image = Image::open(path).expect("sound").expect("there");
+    let opened = Hash::open(SHAPE, ground(&image)).expect("mapped");
+    assert_eq!(opened.expect_err("it is not whole"), Unfit(0));
+    drop(image);
+    let (hash, unsaid) = remake(500);
+    let hash = hash.doubted(unsaid).expect("memory");
+    hash.put_right(ONE, &mut item);
+    sweep(&hash);
+    assert!(hash.len() == 500 && (0..500).all(|key| has(&hash, key)));
+    drop(hash);
+    let hash = found(path);
+    sweep(&hash);
+    assert!(hash.len() == 500 && (0..500).all(|key| has(&hash, key)));
+}

@@ -8,7 +8,8 @@ mod tenant;
 
 use crate::cmd::print;
 use crate::{Exit, Failure};
-use std::io::Read;
+use nyx_media::MediaError;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Look at a file that Nyx wrote: what is in it, how it was left, whether it is sound.
@@ -88,9 +89,15 @@ fn magic(path: &Path) -> Result<[u8; 8], Failure> {
 }
 
 /// A file that is not as it should be, or is in use.
-fn refused(error: &nyx_media::MediaError) -> Failure {
+fn refused(error: &MediaError) -> Failure {
     let code = match error {
-        nyx_media::MediaError::InUse { .. } => Exit::Unavailable,
+        MediaError::InUse { .. } => Exit::Unavailable,
+        MediaError::File { source, .. } => match source.kind() {
+            ErrorKind::NotFound => Exit::NoInput,
+            ErrorKind::PermissionDenied => Exit::NoPerm,
+            _ => Exit::Io,
+        },
+        MediaError::Allocate { .. } | MediaError::Reserve { .. } => Exit::Os,
         _ => Exit::Damaged,
     };
     Failure::new(code, error.to_string())

@@ -282,9 +282,11 @@ impl Parts {
                 Err(unfit) => Some(unfit.to_string()),
             },
         };
-        let index = Hash::create(plan.index, ground()?)?;
+        // From the first store on it is not as it was closed.
+        image.begin()?;
+        let (index, unsaid) = Hash::remake(plan.index, ground()?)?;
         let from = items.remake(&index)?;
-        Ok((index.doubted()?, Beginning::Remade { why, from }))
+        Ok((index.doubted(unsaid)?, Beginning::Remade { why, from }))
     }
 }
 
