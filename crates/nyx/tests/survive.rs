@@ -157,11 +157,7 @@ fn nothing_acknowledged_is_lost_when_it_is_killed() {
         });
         acknowledged += acks.load(Relaxed);
     }
-    let items: usize = clients.iter().map(|client| client.values.len()).sum();
-    assert!(
-        acknowledged > 100_000 && items > 1000,
-        "{acknowledged} and {items}"
-    );
+    assert!(acknowledged > 100_000, "{acknowledged}");
     // Killed in a row while it looks through what it found: one request, and gone.
     for _ in 0..KILLS_AT_ONCE {
         let mut server = Server::start(dir.path());
@@ -171,6 +167,9 @@ fn nothing_acknowledged_is_lost_when_it_is_killed() {
     }
     let server = Server::start(dir.path());
     check(&mut clients, &server);
+    // Now it is known what became of the changes that were under way at the last kill.
+    let items: usize = clients.iter().map(|client| client.values.len()).sum();
+    assert!(items > 1000, "{items}");
     let mut connection = server.connect();
     while connection.stat("swept_chains") < connection.stat("swept_chains_all") {
         std::thread::yield_now();
