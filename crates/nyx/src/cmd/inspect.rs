@@ -27,9 +27,9 @@ use std::path::{Path, PathBuf};
   nyx inspect nyx-data/main.data --json      a device's data file, for programs
 
 --repair keeps every item whose head and value are what was stored, and marks the image as closed in
-order: the next server goes on with it. Items that were deleted or replaced do not come back, unless
-the machine had lost power (then --stale is needed): of such an image old values cannot be told from
-new ones.
+order: the next server goes on with it. Items that were deleted or replaced do not come back, but
+for what was being written at the very moment that its user was killed. Where the machine lost power
+--stale is needed: of such an image old values cannot be told from new ones.
 
 Exit codes: 0 sound, or repaired; 65 damaged; 66 no such file; 69 in use by a server.")]
 pub struct Args {
