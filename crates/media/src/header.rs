@@ -90,13 +90,9 @@ impl DataFile {
             // What failed half-way is ours and empty; left behind, it would look damaged.
             let _ = std::fs::remove_file(path);
         }
-        let header = made?;
         Ok(DataFile {
-            file,
-            path: path.to_owned(),
             origin: Origin::Fresh,
-            uuid: header.uuid,
-            created_unix_s: header.created_unix_s,
+            ..DataFile::found(file, path, &made?)
         })
     }
 

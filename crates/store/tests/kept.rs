@@ -8,7 +8,7 @@ mod rig;
 
 use nyx_base::UnixSeconds;
 use nyx_store::{Beginning, Durability, Eviction, Keep, Put, PutOutcome, StoreConfig};
-use rig::surviving::{Ground, begins, change, compare, key, sweep};
+use rig::surviving::{Ground, begins, change, compare, damage, key, sweep, used_lines};
 use rig::{Rig, START, Worker, value_of};
 use std::collections::BTreeMap;
 
@@ -320,23 +320,11 @@ fn a_damaged_image_gives_no_wrong_value() {
     });
     drop(rig);
     let golden = std::fs::read(ground.image()).expect("the image");
-    let used: Vec<usize> = (0..golden.len() / 64)
-        .filter(|line| golden[line * 64..][..64].iter().any(|&byte| byte != 0))
-        .collect();
+    let used = used_lines(&golden, 0);
     let (mut refused, mut found, mut lost) = (0, 0, 0);
     for _ in 0..1200 {
         let mut image = golden.clone();
-        for _ in 0..rng.usize(1..30) {
-            let line = used[rng.usize(..used.len())] * 64;
-            match rng.u8(..3) {
-                0 => image[line + rng.usize(..64)] ^= 1 << rng.u8(..8),
-                1 => image[line..line + 64].fill(rng.u8(..)),
-                _ => {
-                    let other = used[rng.usize(..used.len())] * 64;
-                    image.copy_within(other..other + 64, line);
-                }
-            }
-        }
+        damage(&mut image, &used, rng);
         if rng.u8(..20) == 0 {
             image.truncate(rng.usize(..image.len()));
         }

@@ -4,7 +4,7 @@
 mod rig;
 
 use nyx_store::{About, Beginning, Durability, Health, Purpose, Remade};
-use rig::surviving::{Ground, begins, change, compare, key, sweep};
+use rig::surviving::{Ground, begins, change, compare, damage, key, sweep, used_lines};
 use rig::{Rig, START};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -244,25 +244,12 @@ fn no_repair_of_a_damaged_image_gives_a_wrong_value() {
     let ground = Ground::new(SIZE);
     let model = left(&ground, 2500, 6);
     let golden = std::fs::read(ground.image()).expect("the image");
-    let used: Vec<usize> = (1..golden.len() / 64)
-        .filter(|line| golden[line * 64..][..64].iter().any(|&byte| byte != 0))
-        .filter(|line| line * 64 >= PAGE as usize)
-        .collect();
+    let used = used_lines(&golden, PAGE as usize);
     let rng = &mut fastrand::Rng::with_seed(7);
     let (mut found, mut lost) = (0, 0);
     for _ in 0..200 {
         let mut image = golden.clone();
-        for _ in 0..rng.usize(1..30) {
-            let line = used[rng.usize(..used.len())] * 64;
-            match rng.u8(..3) {
-                0 => image[line + rng.usize(..64)] ^= 1 << rng.u8(..8),
-                1 => image[line..line + 64].fill(rng.u8(..)),
-                _ => {
-                    let other = used[rng.usize(..used.len())] * 64;
-                    image.copy_within(other..other + 64, line);
-                }
-            }
-        }
+        damage(&mut image, &used, rng);
         std::fs::write(ground.image(), &image).expect("a disk");
         let health = looked_at(&ground);
         let (_, repaired) = repair(&ground);

@@ -244,14 +244,10 @@ impl Store {
     /// Finds how far a chunk was filled that nobody closed; the last item in it.
     fn find_fill(&self, chunks: &Chunks, chunk: u32) -> Option<Place> {
         let (mut fill, mut last) = (0, None);
-        while fill < CHUNK_BYTES {
-            let place = Chunks::place(chunk, fill);
-            let Some(head) = self.head_at(place) else {
-                break;
-            };
+        self.items.records_of(chunks, chunk, &mut |place, head| {
             fill += self.items.footprint(&head.header).dram;
             last = Some(place);
-        }
+        });
         chunks.set_fill(chunk, fill);
         last
     }

@@ -2,8 +2,10 @@
 //! asks for that.
 //!
 //! A record is an item whose head is sound, in a chunk of a segment that is in use; one that is
-//! marked as dead counts for nothing. Of two records of one key, which only damage leaves, the one
-//! in the younger chunk stays and the other is marked.
+//! marked as dead counts for nothing. Of two records of one key the one in the younger chunk stays
+//! and the other is marked. Damage leaves two, and a kill between the writing of a copy, or of an
+//! item whose condition had yet to be judged, and its publication: then the younger one may be the
+//! wrong one (docs/open.md).
 //!
 //! What it never does: read a value. What it finds is looked at as after any other start.
 //!
@@ -41,7 +43,13 @@ impl Items {
         }
     }
 
-    fn records_of(&self, chunks: &Chunks, chunk: u32, each: &mut impl FnMut(Place, Head)) {
+    /// The same for one chunk.
+    pub(super) fn records_of(
+        &self,
+        chunks: &Chunks,
+        chunk: u32,
+        each: &mut impl FnMut(Place, Head),
+    ) {
         // One that nobody closed ends where no item follows.
         let closed = Some(chunks.fill(chunk)).filter(|fill| (1..=CHUNK_BYTES).contains(fill));
         let mut at = 0;

@@ -144,3 +144,25 @@ pub(crate) fn compare(worker: &mut Worker<'_>, model: &BTreeMap<u32, Vec<u8>>) {
         assert_eq!(found.as_ref(), model.get(&number), "key {number}");
     }
 }
+
+/// The lines of an image, from byte `from` on, in which anything is.
+pub(crate) fn used_lines(image: &[u8], from: usize) -> Vec<usize> {
+    (from / 64..image.len() / 64)
+        .filter(|line| image[line * 64..][..64].iter().any(|&byte| byte != 0))
+        .collect()
+}
+
+/// Changes some of these lines: a bit, all of it, or into what another one is.
+pub(crate) fn damage(image: &mut [u8], used: &[usize], rng: &mut fastrand::Rng) {
+    for _ in 0..rng.usize(1..30) {
+        let line = used[rng.usize(..used.len())] * 64;
+        match rng.u8(..3) {
+            0 => image[line + rng.usize(..64)] ^= 1 << rng.u8(..8),
+            1 => image[line..line + 64].fill(rng.u8(..)),
+            _ => {
+                let other = used[rng.usize(..used.len())] * 64;
+                image.copy_within(other..other + 64, line);
+            }
+        }
+    }
+}
