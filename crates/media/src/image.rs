@@ -395,6 +395,29 @@ mod tests {
         assert_eq!(left(), Left::Lost);
     }
 
+    /// What a look stores stays with it, and what it gives back reads as zero to it alone.
+    #[test]
+    fn a_look_changes_nothing() {
+        let (_directory, path) = place();
+        let image = Image::create(&path, b"mine", 1 << 20).expect("a new image");
+        image.begin().expect("a disk");
+        let words = image.array::<AtomicU64>(0, 1000, false).expect("part");
+        words.allocate(0, 1000).expect("room");
+        words.iter().for_each(|word| word.store(7, Relaxed));
+        drop((words, image));
+        let before = std::fs::read(&path).expect("the file");
+        let image = Image::look(&path).expect("sound").expect("there");
+        let region = image.region(0, 8000, false).expect("part");
+        image.begin().expect("nothing to do");
+        region.release(0, 4096);
+        let words = Array::<AtomicU64>::over(region, 1000);
+        assert_eq!((words[0].load(Relaxed), words[999].load(Relaxed)), (0, 7));
+        words[999].store(8, Relaxed);
+        image.mark_clean().expect("nothing to do");
+        assert_eq!(words[999].load(Relaxed), 8);
+        assert!(std::fs::read(&path).expect("the file") == before);
+    }
+
     #[test]
     fn pages_of_a_part_are_given_back_and_allocated_again() {
         let (_directory, path) = place();
