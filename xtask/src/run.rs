@@ -105,7 +105,7 @@ impl Report {
         if !is_good {
             // A build that fails, or a test that aborts, fails no test by name.
             self.failed += usize::from(self.failed == failed_before);
-            self.told += &text;
+            self.told += &failures(&text);
         }
     }
 
@@ -168,6 +168,36 @@ pub(crate) fn target_directory() -> Result<PathBuf, String> {
     target
         .map(PathBuf::from)
         .ok_or_else(|| "no target directory".to_owned())
+}
+
+/// Of what `cargo test` printed: what failed tests said, and its last lines.
+///
+/// Tests print to standard output and builds to standard error, which comes after it: the end alone
+/// would be the names of what was built.
+fn failures(text: &str) -> String {
+    const END_LINES: usize = 40;
+    let mut inside = false;
+    let said = text.lines().filter(|line| {
+        inside = (inside || *line == "failures:") && !line.starts_with("test result:");
+        inside
+    });
+    let lines: Vec<&str> = text.lines().collect();
+    let end = &lines[lines.len().saturating_sub(END_LINES)..];
+    said.chain(end.iter().copied())
+        .fold(String::new(), |told, line| told + line + "\n")
+}
+
+#[test]
+fn what_a_failed_test_said_is_told_however_much_was_built() {
+    let built = "   Compiling something\n".repeat(500);
+    let text = format!(
+        "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nwhy\n\n\
+         failures:\n    b\n\ntest result: FAILED. 1 passed\n{built}error: 1 target failed\n"
+    );
+    let told = indented(&failures(&text));
+    assert!(told.contains("---- b stdout ----\n    why"), "{told}");
+    assert!(told.contains("error: 1 target failed"), "{told}");
+    assert!(!told.contains("test a"), "{told}");
 }
 
 /// The end of a long text, set off from the lines of steps.
