@@ -43,6 +43,8 @@ pub struct TenantConfig {
     pub hold: HoldAction,
     /// Where it survives, if it does.
     pub keep: Option<Keep>,
+    /// What keeps its keys in order, for ranges.
+    pub order: Option<Tree>,
 }
 
 /// What happens to a request whose tenant has had its part.

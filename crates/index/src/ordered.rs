@@ -83,6 +83,11 @@ pub trait Persistent<P: Pmem>: Index + Sized {
     /// The heap that it lies in.
     fn heap(&self) -> &Arc<Heap<P>>;
 
+    /// Bytes of DRAM that it uses beside the heap.
+    fn dram_bytes(&self) -> u64 {
+        0
+    }
+
     /// Names every block to a sweep, and tells how many. May run while the index is used.
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound>;
 

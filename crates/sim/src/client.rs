@@ -62,6 +62,7 @@ impl Load {
             layout: self.layout,
             hold: HoldAction::Delay,
             keep: None,
+            order: None,
         }
     }
 }

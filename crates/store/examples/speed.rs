@@ -98,6 +98,7 @@ impl Rig {
             workers,
             hash_seed: fastrand::u64(..),
             keep,
+            order: None,
         };
         let eras = Arc::new(Eras::new(workers));
         let media: Arc<dyn Media> = Arc::new(medium);

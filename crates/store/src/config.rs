@@ -1,5 +1,6 @@
 //! What a store is made from, and why it may refuse to be made.
 
+use nyx_index::ordered::PutError;
 use nyx_media::MediaError;
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +30,35 @@ pub struct StoreConfig {
     pub hash_seed: u64,
     /// Where its tables are to survive; none where they are gone with the process.
     pub keep: Option<Keep>,
+    /// What keeps its keys in order, for ranges; none where nobody asks for those.
+    pub order: Option<Tree>,
+}
+
+/// What keeps keys in order (`nyx-index` has what each is good at).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tree {
+    /// FAST-FAIR, a B+tree: the fastest ranges.
+    #[default]
+    FastFair,
+    /// FP-Tree, with unsorted leaves: the fastest to change on persistent memory.
+    FpTree,
+    /// A skip list: memory follows what is stored.
+    SkipList,
+}
+
+impl Tree {
+    /// Every tree.
+    pub const ALL: [Tree; 3] = [Tree::FastFair, Tree::FpTree, Tree::SkipList];
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Tree::FastFair => "fast-fair",
+            Tree::FpTree => "fp-tree",
+            Tree::SkipList => "skip-list",
+        })
+    }
 }
 
 /// How a store survives.
@@ -249,6 +279,9 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The tree of keys cannot be made.
+    #[error("no memory for the order of keys: {0}")]
+    Order(#[from] PutError),
     /// DRAM for keys or the index cannot be reserved, or an image not used.
     #[error("no memory for keys or index: {0}")]
     Memory(#[from] MediaError),

@@ -7,6 +7,7 @@
 //!
 //! * [`Store`]: one tenant's items, shared by all workers. [`Writer`]: one worker's open segments.
 //! * [`Eras`]: when memory that was freed may be used again.
+//! * [`Range`]: keys in their order, where a store has one.
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
 mod change;
@@ -20,6 +21,7 @@ mod header;
 mod item;
 mod items;
 mod kept;
+mod order;
 mod reclaim;
 mod request;
 mod room;
@@ -31,10 +33,11 @@ mod walk;
 mod writer;
 
 pub use change::Invalidation;
-pub use config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
+pub use config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError, Tree};
 pub use item::Item;
 pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
+pub use order::{Range, RangeError};
 pub use request::{
     Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
     Value,

@@ -267,7 +267,11 @@ impl Reclaimer {
             return;
         };
         store.note(hand.worker, item.place);
-        guard.remove(slot);
+        store
+            .items
+            .with_key(hand.lane, item.place, &item.header, |key| {
+                store.strike(&mut guard, slot, hand.worker, key);
+            });
         drop(guard);
         let bytes = store.items.footprint(&item.header).total();
         store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);

@@ -6,6 +6,7 @@ use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX};
 use crate::config::{Eviction, Layout, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::VALUE_LEN_LIMIT;
+use crate::order;
 use crate::segment::DEAD_ENTRY_BYTES;
 use crate::space::{SEGMENT_TABLE_BYTES, Shape};
 use nyx_index::HashShape;
@@ -102,7 +103,8 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
     // What is open, and two more that can be sealed.
     let in_use = queues * writers + 2;
     let bytes_in_use = in_use * (segment + u64::from(CHUNK_BYTES)) + 2 * INDEX_STEP_BYTES;
-    let needed = (fixed_bytes + reserve + ahead + bytes_in_use)
+    let order_bytes = config.order.map_or(0, |_| order::bytes_min(size));
+    let needed = (fixed_bytes + order_bytes + reserve + ahead + bytes_in_use)
         .max((RESERVE_SEGMENTS + in_use + 1) * segment);
     if size.min(config.medium_len) < needed {
         return Err(StoreError::TooSmall {
@@ -155,6 +157,7 @@ mod tests {
             workers: 2,
             hash_seed: 0,
             keep: None,
+            order: None,
         }
     }
 

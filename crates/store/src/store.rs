@@ -20,6 +20,7 @@ use crate::header::{Checks, Header, State};
 use crate::item::Item;
 use crate::items::{Draft, Items, Source};
 use crate::kept::{Ground, Kept};
+use crate::order::{Lack, Order};
 use crate::reclaim::{Done, Reclaimer};
 use crate::request::{Condition, DeleteOutcome, KEY_LEN_MAX, KeyHash, Put, PutOutcome};
 use crate::segment::{Queue, Segment};
@@ -45,6 +46,8 @@ pub struct Store {
     pub(crate) eras: Arc<Eras>,
     pub(crate) items: Items,
     pub(crate) index: Hash,
+    /// Where ranges are asked for.
+    pub(crate) order: Option<Order>,
     pub(crate) space: Space,
     pub(crate) ghost: Option<Ghost>,
     /// Where counters of uses stop under this policy.
@@ -97,11 +100,16 @@ impl Store {
             Some(_) => Ground::kept(&plan, &mut config)?,
         };
         let Ground { items, index, kept } = ground;
-        let used = plan.fixed_bytes + index.bytes();
+        let order = config
+            .order
+            .map(|tree| Order::new(tree, config.size, eras.clone()));
+        let order = order.transpose()?;
+        let used = plan.fixed_bytes + index.bytes() + order.as_ref().map_or(0, Order::bytes);
         let mut store = Store {
             items,
             space: Space::new(plan.space, used, plan.segments, eras.clone()),
             index,
+            order,
             ghost: plan.ghost_keys.map(Ghost::new).transpose()?,
             done: CachePadded::default(),
             uses_most: config.eviction.uses_most(),
@@ -134,6 +142,9 @@ impl Store {
         self.items.segments.begin_at(next_seq);
         self.fill_holes(kept)?;
         self.put_right(&unclosed);
+        if let Some(order) = &self.order {
+            order.begin_anew();
+        }
         Ok(())
     }
 
@@ -268,7 +279,7 @@ impl Store {
             return DeleteOutcome::Exists;
         }
         self.note(w.worker(), found.place);
-        guard.remove(slot);
+        self.strike(&mut guard, slot, w.worker(), key);
         drop(guard);
         self.kill(w.worker(), hash, found);
         if ended {
@@ -541,11 +552,12 @@ impl Store {
                     guard.replace(slot, appended.place);
                     Ok(())
                 }
-                (Ok(_), None) => guard.insert(appended.place),
+                (Ok(_), None) => self.enlist(&mut guard, w.worker(), key, appended.place),
             };
             drop(guard);
             match published {
-                Err(Full::Limit) if self.grant(w, lane, now) => continue,
+                Err(Lack::Index(Full::Limit)) if self.grant(w, lane, now) => continue,
+                Err(Lack::Order) if self.grant_order(w, lane, now) => continue,
                 Err(_) => {
                     w.take_back(&self.items, appended);
                     return PutOutcome::OutOfMemory;

@@ -53,6 +53,7 @@ struct Episode {
 fn config(directory: &Path) -> StoreConfig {
     StoreConfig {
         item_len_max: 16 << 10,
+        order: None,
         keep: Some(Keep {
             path: directory.join("image"),
             name: "test".to_owned(),

@@ -54,6 +54,7 @@ pub(crate) fn roomy(name: &str) -> TenantConfig {
         layout: Layout::Split,
         hold: HoldAction::Delay,
         keep: None,
+        order: None,
     }
 }
 

@@ -319,6 +319,10 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
         &self.heap
     }
 
+    fn dram_bytes(&self) -> u64 {
+        self.above.heap().claimed_bytes()
+    }
+
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
         let mut steps = self.steps();
         let (mut leaf, mut leaves) = (self.first()?, 0);

@@ -212,6 +212,12 @@ impl Hash {
         self.limit.store(bytes, Relaxed);
     }
 
+    /// How many chains there are; it grows only. The chain of the hash `at` is chain `at` where
+    /// that is below, and what a split takes from it goes to a later one.
+    pub fn chains(&self) -> u64 {
+        self.count.load(Acquire)
+    }
+
     /// The place of some item that is likely the one, for prefetching. Its key is not checked.
     #[inline]
     pub fn candidate(&self, hash: u64) -> Option<Place> {
@@ -564,6 +570,11 @@ impl Guard<'_> {
             }
             link = Link::Pool(bucket.link(tags)?);
         }
+    }
+
+    /// Calls `each` with every place of the chain.
+    pub fn each(&self, mut each: impl FnMut(Place)) {
+        self.hash.each(self.first, |_, _, place| each(place));
     }
 
     /// Adds a place. `Full` where that takes a bucket more than the limit allows.

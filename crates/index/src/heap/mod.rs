@@ -42,7 +42,7 @@ use nyx_media::pmem::{Dram, Pmem, Word};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use Ordering::Acquire;
+use Ordering::{Acquire, Release};
 use bits::Bits;
 pub use layout::{CHUNK_BYTES, HeapError, ROOTS};
 use layout::{Layout, Superblock};
@@ -110,6 +110,8 @@ pub struct Heap<P> {
     generation: u64,
     eras: Arc<Eras>,
     chunks: Mutex<Chunks>,
+    /// The most bytes of chunks that may serve a size.
+    limit_bytes: AtomicU64,
     classes: [Mutex<Shelf>; CLASS_BYTES.len()],
     workers: Box<[CachePadded<Mutex<Hand>>]>,
     old: Mutex<Old>,
@@ -194,6 +196,7 @@ impl<P: Pmem> Heap<P> {
             layout,
             generation,
             chunks: Mutex::new(Chunks { fresh, empty }),
+            limit_bytes: AtomicU64::new(u64::MAX),
             classes: std::array::from_fn(|_| Mutex::default()),
             workers: workers.collect(),
             swept: AtomicU64::new(u64::from(chunks.count() == 0)),
@@ -372,18 +375,21 @@ impl<P: Pmem> Heap<P> {
     /// A whole chunk for `class`: from its first byte to its last.
     fn claim(&self, class: Class) -> Result<(u64, u64), Full> {
         let mut chunks = lock(&self.chunks);
+        let limit_bytes = self.limit_bytes.load(Acquire);
+        let full = Full {
+            asked_bytes: class.bytes(),
+            heap_bytes: self.pm.size_bytes().min(limit_bytes),
+        };
+        if self.bytes_of(&chunks) + self.layout.chunk_bytes > limit_bytes {
+            return Err(full);
+        }
         let chunk = match chunks.empty.pop() {
             Some(chunk) => chunk,
             None if chunks.fresh < self.layout.chunk_count => {
                 chunks.fresh += 1;
                 chunks.fresh - 1
             }
-            None => {
-                return Err(Full {
-                    asked_bytes: class.bytes(),
-                    heap_bytes: self.pm.size_bytes(),
-                });
-            }
+            None => return Err(full),
         };
         self.layout.set_class(&self.pm, chunk, Some(class));
         let begin = self.layout.begin(chunk);
@@ -392,8 +398,22 @@ impl<P: Pmem> Heap<P> {
 
     /// Bytes of chunks that serve a size.
     pub fn claimed_bytes(&self) -> u64 {
-        let chunks = lock(&self.chunks);
+        self.bytes_of(&lock(&self.chunks))
+    }
+
+    fn bytes_of(&self, chunks: &Chunks) -> u64 {
         (u64::from(chunks.fresh) - chunks.empty.len() as u64) * self.layout.chunk_bytes
+    }
+
+    /// Bytes of a chunk: [`Heap::claimed_bytes`] grows by so many at a time.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.layout.chunk_bytes
+    }
+
+    /// Lets [`Heap::claimed_bytes`] come to `bytes`, or stay where it is above that. Without a limit
+    /// at first.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Release);
     }
 
     /// Whether every block of the past is accounted for.

@@ -410,6 +410,10 @@ impl<P: Pmem> Persistent<P> for SkipList<P> {
         &self.heap
     }
 
+    fn dram_bytes(&self) -> u64 {
+        self.towers.bytes()
+    }
+
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
         let mut steps = self.steps();
         let (mut node, mut nodes) = (self.node(self.heap.read_root(self.root))?, 0);

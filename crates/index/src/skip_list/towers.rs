@@ -88,6 +88,11 @@ impl Towers {
         Ok(towers)
     }
 
+    /// Bytes of DRAM in use.
+    pub(super) fn bytes(&self) -> u64 {
+        self.heap.claimed_bytes()
+    }
+
     /// How many levels the tower of `key` has.
     pub(super) fn height(&self, key: u64) -> usize {
         let zeros = hash_of(key ^ self.seed).trailing_zeros() as usize;

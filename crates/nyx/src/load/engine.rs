@@ -67,6 +67,7 @@ impl EngineTarget {
             layout: Layout::Split,
             hold: HoldAction::Delay,
             keep: None,
+            order: None,
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],

@@ -110,6 +110,7 @@ impl About {
             layout: Layout::Split,
             workers: 1,
             hash_seed: self.hash_seed,
+            order: None,
             keep: Some(Keep {
                 path: path.to_owned(),
                 name: self.name.clone(),

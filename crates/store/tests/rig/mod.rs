@@ -60,6 +60,7 @@ pub(crate) fn small(size: u64) -> StoreConfig {
         workers: 1,
         hash_seed: 7,
         keep: None,
+        order: None,
     }
 }
 

@@ -1,0 +1,416 @@
+//! The order of a tenant's keys, for those that are asked for ranges: a tree of keys beside the
+//! hash, as HybridIndex+ has it (section 3.2): a point is looked up in the hash, a range in the
+//! tree, whose keys are then looked up in the hash.
+//!
+//! The tree has copies of the keys, not places: to overwrite or to move an item costs it nothing,
+//! and only keys that come and go do. It is changed under the lock of the key's bucket, before the
+//! hash when a key comes and after it when it goes, so that it has every key that the hash has,
+//! at every moment; what it has more is left out of ranges by whom the hash does not find.
+//!
+//! Its memory is the tenant's, taken in chunks like that of the hash: where there is none, the item
+//! is not stored until something has gone for it.
+//!
+//! The tree lies in DRAM. That of a store that was found in an image is built anew, some chains of
+//! the hash at a time ([`Store::reorder`]), beside everything else; until then ranges are refused.
+//!
+//! What it never does: hold a lock while a range's items are looked at, make somebody who asks for
+//! a point wait.
+//!
+//! *Thread safety*: as `store`.
+
+use crate::config::{StoreError, Tree};
+use crate::item::Item;
+use crate::space::Taker;
+use crate::store::Store;
+use crate::writer::Writer;
+use nyx_base::{UnixSeconds, WorkerId};
+use nyx_gate::Lane;
+use nyx_index::fast_fair::FastFair;
+use nyx_index::fp_tree::FpTree;
+use nyx_index::heap::Heap;
+use nyx_index::ordered::{PutError, ScanError};
+use nyx_index::skip_list::SkipList;
+use nyx_index::{ByteMap, Eras, Full, Guard, Ordered, Persistent, Place, Slot};
+use nyx_media::pmem::Dram;
+use std::fmt::Debug;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex};
+
+/// Chains of the hash that one call of [`Store::reorder`] looks at.
+const CHAINS_AT_ONCE: u64 = 64;
+/// Roots of the heap, which the tree has for itself.
+const ROOT: usize = 0;
+/// A chunk is one part in this many of the tenant, within bounds.
+const CHUNK_ONE_IN: u64 = 512;
+const CHUNK_BYTES_MIN: u64 = 4 << 10;
+const CHUNK_BYTES_MAX: u64 = 64 << 10;
+/// Chunks that the smallest tree takes: one for each size of its blocks.
+const CHUNKS_MIN: u64 = 16;
+
+/// A range of keys. Bounds and prefix hold together.
+#[derive(Clone, Copy, Debug)]
+pub struct Range<'a> {
+    /// What all keys begin with.
+    pub prefix: &'a [u8],
+    /// The lower bound.
+    pub from: Bound<&'a [u8]>,
+    /// The upper bound.
+    pub to: Bound<&'a [u8]>,
+    /// Whether the greatest key comes first.
+    pub descending: bool,
+}
+
+/// Why a range cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum RangeError {
+    /// The tenant's keys have no order.
+    #[error("this tenant has no order of keys (tenant.index)")]
+    NoOrder,
+    /// Its order is being built.
+    #[error("the order of keys is being built: {:.0} % are in it", .built * 100.0)]
+    Building {
+        /// From 0 to 1.
+        built: f64,
+    },
+    /// The tree cannot be right.
+    #[error("the order of keys is damaged: {0}")]
+    Damaged(#[from] ScanError),
+}
+
+/// The tree of a store's keys.
+#[derive(Debug)]
+pub(crate) struct Order {
+    keys: Box<dyn Keys>,
+    heap: Arc<Heap<Dram>>,
+    /// Bytes that are paid for.
+    granted_bytes: AtomicU64,
+    /// Chains of the hash whose keys it has.
+    chains_done: AtomicU64,
+    /// Held by who puts those of more chains in.
+    building: Mutex<()>,
+}
+
+/// What has no room for another key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lack {
+    Index(Full),
+    Order,
+}
+
+/// What a tree of keys does, whichever it is.
+trait Keys: Send + Sync + Debug {
+    fn put(&self, worker: WorkerId, key: &[u8]) -> Result<(), PutError>;
+    fn remove(&self, worker: WorkerId, key: &[u8]) -> Result<(), PutError>;
+    fn range(&self, range: &Bounds<'_>, each: Each<'_>) -> Result<(), ScanError>;
+    /// Bytes that it uses beside the heap.
+    fn dram_bytes(&self) -> u64;
+}
+
+type Each<'e> = &'e mut dyn FnMut(&[u8]) -> ControlFlow<()>;
+
+/// The bounds of a range, its prefix among them.
+struct Bounds<'a> {
+    from: Bound<&'a [u8]>,
+    to: Bound<&'a [u8]>,
+    descending: bool,
+}
+
+impl<I: Persistent<Dram> + Ordered + Debug> Keys for ByteMap<Dram, I> {
+    fn put(&self, worker: WorkerId, key: &[u8]) -> Result<(), PutError> {
+        ByteMap::put(self, worker, key, 0).map(drop)
+    }
+
+    fn remove(&self, worker: WorkerId, key: &[u8]) -> Result<(), PutError> {
+        ByteMap::remove(self, worker, key).map(drop)
+    }
+
+    fn range(&self, range: &Bounds<'_>, each: Each<'_>) -> Result<(), ScanError> {
+        let each = |key: &[u8], _| each(key);
+        match range.descending {
+            false => self.scan(range.from, range.to, each),
+            true => self.scan_back(range.from, range.to, each),
+        }
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.keys().index().dram_bytes()
+    }
+}
+
+impl Order {
+    /// An empty tree for a tenant of `size` bytes.
+    pub(crate) fn new(tree: Tree, size: u64, eras: Arc<Eras>) -> Result<Order, StoreError> {
+        let chunk_bytes = chunk_bytes(size);
+        let memory = Dram::new(size.next_multiple_of(chunk_bytes) + CHUNKS_MIN * chunk_bytes)?;
+        let heap = match Heap::format(memory, chunk_bytes, 0, eras) {
+            Ok(heap) => Arc::new(heap),
+            Err(error) => unreachable!("the size was chosen to fit: {error}"),
+        };
+        let order = Order {
+            keys: keys(tree, &heap)?,
+            heap,
+            granted_bytes: AtomicU64::new(0),
+            chains_done: AtomicU64::new(u64::MAX),
+            building: Mutex::new(()),
+        };
+        order.grant(order.claimed_bytes());
+        Ok(order)
+    }
+
+    /// What it uses.
+    fn claimed_bytes(&self) -> u64 {
+        self.heap.claimed_bytes() + self.keys.dram_bytes()
+    }
+
+    /// What is paid for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.granted_bytes.load(Acquire)
+    }
+
+    /// What is to be paid for before another chunk can be used.
+    fn step_bytes(&self) -> u64 {
+        (self.claimed_bytes() + self.heap.chunk_bytes()).saturating_sub(self.bytes())
+    }
+
+    /// Lets the tree use `bytes` in all.
+    fn grant(&self, bytes: u64) {
+        self.granted_bytes.store(bytes, Release);
+        self.heap
+            .set_limit(bytes.saturating_sub(self.keys.dram_bytes()));
+    }
+
+    /// There are keys from before: it has none of them.
+    pub(crate) fn begin_anew(&self) {
+        self.chains_done.store(0, Release);
+    }
+
+    /// How much of it is built, from 0 to 1, of a store with so many chains.
+    fn built(&self, chains: u64) -> f64 {
+        let done = self.chains_done.load(Acquire);
+        if done >= chains {
+            1.0
+        } else {
+            done as f64 / chains as f64
+        }
+    }
+}
+
+/// The least memory of a tree, in bytes.
+pub(crate) fn bytes_min(size: u64) -> u64 {
+    CHUNKS_MIN * chunk_bytes(size)
+}
+
+fn chunk_bytes(size: u64) -> u64 {
+    let share = (size / CHUNK_ONE_IN).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    1 << share.ilog2()
+}
+
+fn keys(tree: Tree, heap: &Arc<Heap<Dram>>) -> Result<Box<dyn Keys>, PutError> {
+    fn open<I>(heap: &Arc<Heap<Dram>>) -> Result<Box<dyn Keys>, PutError>
+    where
+        I: Persistent<Dram> + Ordered + Debug + 'static,
+    {
+        let map: ByteMap<Dram, I> = ByteMap::open(heap.clone(), ROOT, WorkerId(0))?;
+        Ok(Box::new(map))
+    }
+    match tree {
+        Tree::FastFair => open::<FastFair<Dram>>(heap),
+        Tree::FpTree => open::<FpTree<Dram>>(heap),
+        Tree::SkipList => open::<SkipList<Dram>>(heap),
+    }
+}
+
+/// What a store does with the order of its keys.
+impl Store {
+    /// Calls `each` with the keys of a range in their order, and with their items where those have
+    /// not ended, until it breaks. To go on, ask for the range behind the last key.
+    ///
+    /// The range is no snapshot: a key that is there all the while is met once; one that comes or
+    /// goes meanwhile may be met or not.
+    pub fn scan<'s, 'l>(
+        &'s self,
+        lane: &mut Lane<'l>,
+        range: &Range<'_>,
+        now: UnixSeconds,
+        mut each: impl FnMut(&mut Lane<'l>, &[u8], Option<Item<'s>>) -> ControlFlow<()>,
+    ) -> Result<(), RangeError> {
+        let order = self.order.as_ref().ok_or(RangeError::NoOrder)?;
+        if let Some(built) = self.ordered().filter(|&built| built < 1.0) {
+            return Err(RangeError::Building { built });
+        }
+        let end = end_of_prefix(range.prefix);
+        let bounds = bounds(range, end.as_deref());
+        order.keys.range(&bounds, &mut |key| {
+            let item = self.get(lane, key, self.hash(key), now);
+            each(lane, key, item)
+        })?;
+        Ok(())
+    }
+
+    /// How much of the order of keys is built, from 0 to 1; none where there is none.
+    pub fn ordered(&self) -> Option<f64> {
+        let order = self.order.as_ref()?;
+        Some(order.built(self.index.chains()))
+    }
+
+    /// Bytes of the tree of keys.
+    pub fn order_bytes(&self) -> u64 {
+        self.order.as_ref().map_or(0, Order::bytes)
+    }
+
+    /// Whether the order of keys is being built, and can be: what was found has been looked at.
+    #[inline]
+    pub fn is_reordering(&self) -> bool {
+        self.ordered().is_some_and(|built| built < 1.0) && !self.is_sweeping()
+    }
+
+    /// Puts the keys of some chains into the order; true where there are more. Bounded work: call
+    /// it from the tick. May end the worker's era.
+    pub fn reorder(&self, w: &mut Writer, lane: &mut Lane<'_>, now: UnixSeconds) -> bool {
+        let Some(order) = self.order.as_ref().filter(|_| self.is_reordering()) else {
+            return false;
+        };
+        let Ok(_building) = order.building.try_lock() else {
+            return true;
+        };
+        let begin = order.chains_done.load(Acquire);
+        let end = self.index.chains().min(begin + CHAINS_AT_ONCE);
+        for chain in begin..end {
+            while self.order_chain(order, w, lane, chain).is_err() {
+                if !self.grant_order(w, lane, now) {
+                    // What is there stays; a later call tries again.
+                    return true;
+                }
+            }
+            order.chains_done.store(chain + 1, Release);
+        }
+        end < self.index.chains()
+    }
+
+    /// Puts the keys of one chain into the order.
+    fn order_chain(
+        &self,
+        order: &Order,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        chain: u64,
+    ) -> Result<(), Lack> {
+        let worker = w.worker();
+        let guard = self.index.lock(worker, chain);
+        let mut put = Ok(());
+        guard.each(|place| {
+            let header = self.items.header(lane, place);
+            self.items.with_key(lane, place, &header, |key| {
+                put = put.and_then(|()| self.arrive(order, worker, key));
+            });
+        });
+        put
+    }
+
+    /// Before a key comes into the hash. Under the lock of its bucket.
+    fn arrive(&self, order: &Order, worker: WorkerId, key: &[u8]) -> Result<(), Lack> {
+        self.within_era(worker, || order.keys.put(worker, key))
+            .map_err(|_| Lack::Order)
+    }
+
+    /// Adds an item of a new key to the index, and the key to the order.
+    #[inline]
+    pub(crate) fn enlist(
+        &self,
+        guard: &mut Guard<'_>,
+        worker: WorkerId,
+        key: &[u8],
+        place: Place,
+    ) -> Result<(), Lack> {
+        if let Some(order) = &self.order {
+            self.arrive(order, worker, key)?;
+        }
+        guard.insert(place).map_err(|full| {
+            self.leave(worker, key);
+            Lack::Index(full)
+        })
+    }
+
+    /// Takes an item out of the index, and its key out of the order.
+    #[inline]
+    pub(crate) fn strike(&self, guard: &mut Guard<'_>, slot: Slot, worker: WorkerId, key: &[u8]) {
+        guard.remove(slot);
+        self.leave(worker, key);
+    }
+
+    /// After a key went from the hash. Under the lock of its bucket.
+    #[inline]
+    fn leave(&self, worker: WorkerId, key: &[u8]) {
+        if let Some(order) = &self.order {
+            // A key that stays where this fails is left out of ranges.
+            let _ = self.within_era(worker, || order.keys.remove(worker, key));
+        }
+    }
+
+    /// The reclaimer works outside of eras, and the tree is read within them.
+    fn within_era<T>(&self, worker: WorkerId, run: impl FnOnce() -> T) -> T {
+        if self.eras.is_within(worker) {
+            return run();
+        }
+        self.eras.enter(worker);
+        let result = run();
+        self.eras.leave(worker);
+        result
+    }
+
+    /// More memory for the order, from the tenant's budget.
+    fn extend_order(&self, taker: Taker) -> bool {
+        let Some(order) = &self.order else {
+            return false;
+        };
+        let mut space = self.space.lock();
+        let bytes = order.step_bytes();
+        let granted = space.charge(&self.items, taker, bytes);
+        if granted {
+            order.grant(order.bytes() + bytes);
+        }
+        granted
+    }
+
+    /// More memory for the order, even if something must go for it.
+    #[cold]
+    pub(crate) fn grant_order(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        now: UnixSeconds,
+    ) -> bool {
+        self.extend_order(w.taker())
+            || self.within_reclaim(w, lane, now, |w| self.extend_order(w.taker()))
+    }
+}
+
+/// What is above all keys that begin with `prefix`; none where nothing is.
+fn end_of_prefix(prefix: &[u8]) -> Option<Box<[u8]>> {
+    let last = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
+    let mut end: Box<[u8]> = prefix[..=last].into();
+    end[last] += 1;
+    Some(end)
+}
+
+/// The narrower of the bounds and the prefix, which ends before `end`.
+fn bounds<'a>(range: &Range<'a>, end: Option<&'a [u8]>) -> Bounds<'a> {
+    let from = match range.from {
+        Bound::Included(key) | Bound::Excluded(key) if key >= range.prefix => range.from,
+        Bound::Unbounded if range.prefix.is_empty() => Bound::Unbounded,
+        _ => Bound::Included(range.prefix),
+    };
+    let to = match (range.to, end) {
+        (Bound::Included(key) | Bound::Excluded(key), Some(end)) if key >= end => {
+            Bound::Excluded(end)
+        }
+        (Bound::Unbounded, Some(end)) => Bound::Excluded(end),
+        (to, _) => to,
+    };
+    Bounds {
+        from,
+        to,
+        descending: range.descending,
+    }
+}
