@@ -72,7 +72,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
         layout: Layout::Split,
         hold: HoldAction::Delay,
         keep: None,
-        order: None,
+        ranges: None,
     };
     let device = Device {
         name: "memory".into(),

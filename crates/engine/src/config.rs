@@ -3,7 +3,7 @@
 use nyx_base::Bytes;
 use nyx_gate::Device;
 use nyx_policy::Policy;
-use nyx_store::{Eviction, Keep, Layout, StoreError};
+use nyx_store::{Eviction, Keep, Layout, StoreError, Tree};
 use std::sync::Arc;
 
 /// Everything that an engine runs on. Devices and prices are made by the driver.
@@ -43,8 +43,22 @@ pub struct TenantConfig {
     pub hold: HoldAction,
     /// Where it survives, if it does.
     pub keep: Option<Keep>,
-    /// What keeps its keys in order, for ranges.
-    pub order: Option<Tree>,
+    /// How ranges of its keys are asked for; none where they cannot be.
+    pub ranges: Option<Ranges>,
+}
+
+/// How a tenant's keys are asked for in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranges {
+    /// What keeps the order.
+    pub tree: Tree,
+    /// Keys that one request looks at, at most: others wait as long as that takes.
+    pub scan_keys_max: u32,
+}
+
+impl Ranges {
+    /// What one request looks at where nobody says otherwise: some 0.2 ms of a core.
+    pub const SCAN_KEYS_MAX: u32 = 256;
 }
 
 /// What happens to a request whose tenant has had its part.

@@ -38,6 +38,10 @@ counters! {
     cmd_touch,
     /// Meta commands.
     cmd_meta,
+    /// Scans.
+    cmd_scan,
+    /// Items that scans answered.
+    scan_items,
     /// Keys asked for and found.
     get_hits,
     /// Keys asked for and not found.

@@ -38,6 +38,9 @@ pub struct Request<'a> {
 pub enum Outcome {
     /// Answered, unless the client wanted no answer.
     Done,
+    /// Answered, and it took long: the next request of the same client is to wait until the others
+    /// had their turn.
+    Turn,
     /// Its tenant must wait: execute the same request again at `until`. What it had answered so far
     /// may be sent.
     Held {
@@ -82,7 +85,14 @@ impl Cx<'_, '_> {
     /// Whether the tenant may access its device now.
     #[inline]
     pub(crate) fn turn(&mut self) -> Step {
-        match self.lane.gate(self.now.mono) {
+        let gate = self.lane.gate(self.now.mono);
+        self.pass(gate)
+    }
+
+    /// What the gate said.
+    #[inline]
+    pub(crate) fn pass(&mut self, gate: Gate) -> Step {
+        match gate {
             Gate::Open => Step::Done,
             Gate::Closed { .. } if self.tenant.rejects() => {
                 self.counters.rejected.add(1);
@@ -294,6 +304,12 @@ impl Engine {
                 noreply,
             } => cx.touch(key, hash, *exptime, *noreply, out),
             Command::TooLarge(too_large) => cx.too_large(too_large, hash, out),
+            Command::Scan(scan) => {
+                return match cx.scan(scan, out) {
+                    Step::Done => Outcome::Turn,
+                    step => conclude(tenant, step, out),
+                };
+            }
             Command::MetaGet(meta) => cx.meta_get(meta, hash, out),
             Command::MetaSet(meta) => cx.meta_set(meta, hash, out),
             Command::MetaDelete(meta) => cx.meta_delete(meta, hash, out),
@@ -316,6 +332,11 @@ impl Engine {
                         "several tenants share this port: flush_all is refused",
                     );
                 }
+                Outcome::Done
+            }
+            Command::Scan(scan) if scan.first_key().is_none() => {
+                let message = "several tenants share this port: a scan names a prefix or a key";
+                reply::client_error(out, message);
                 Outcome::Done
             }
             command if command.first_key().is_some() => {
@@ -381,7 +402,14 @@ impl Engine {
             }
             sweeps = cx.store.sweep(&mut cx.lane);
         }
-        let more = sweeps || expires;
+        let mut orders = cx.store.is_reordering();
+        for _ in 0..SWEEPS {
+            if !orders || !matches!(cx.lane.gate(now.mono), Gate::Open) {
+                break;
+            }
+            orders = cx.store.reorder(cx.writer, &mut cx.lane, now.unix);
+        }
+        let more = sweeps || orders || expires;
         if !more {
             worker.maintained = at + 1;
         }

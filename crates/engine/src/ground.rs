@@ -113,7 +113,7 @@ impl Ground {
             workers: self.workers,
             hash_seed: self.hash_seed.wrapping_add(u64::from(id.0)),
             keep: tenant.keep.clone(),
-            order: tenant.order,
+            order: tenant.ranges.map(|ranges| ranges.tree),
         };
         let store = Store::new(store, self.eras.clone()).map_err(|source| EngineError::Store {
             tenant: tenant.name.clone(),

@@ -22,13 +22,14 @@ mod engine;
 mod ground;
 mod meta;
 mod retrieve;
+mod scan;
 pub mod session;
 pub mod stats;
 pub mod tenant;
 pub mod tenants;
 mod worker;
 
-pub use config::{EngineConfig, EngineError, HoldAction, TenantConfig};
+pub use config::{EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
 pub use engine::{Engine, Outcome, Request};
 pub use session::{Binding, OpenDoor, Prefixes, Session, User, Users};
 pub use tenant::Tenant;

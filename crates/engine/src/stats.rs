@@ -214,6 +214,12 @@ impl Engine {
         if let Some(keep) = &tenant.config.keep {
             stat("durability", &keep.durability);
         }
+        if let Some(ordered) = tenant.store.ordered() {
+            stat("order_bytes", &tenant.store.order_bytes());
+            stat("order_built", &format!("{ordered:.4}"));
+            stat("cmd_scan", &counts.cmd_scan);
+            stat("scan_items", &counts.scan_items);
+        }
         if let Some(revived) = tenant.store.revived() {
             stat("swept_chains", &revived.chains);
             stat("swept_chains_all", &revived.chains_all);

@@ -33,6 +33,18 @@ pub(crate) fn decode(text: &[u8], into: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
+/// Hands what `bytes` are as text to `put`, four digits at a time.
+pub(crate) fn encode(bytes: &[u8], mut put: impl FnMut(&[u8; 4])) {
+    for group in bytes.chunks(3) {
+        let mut bits = [0; 4];
+        bits[1..=group.len()].copy_from_slice(group);
+        let bits = u32::from_be_bytes(bits);
+        let mut text = [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift & 63) as usize]);
+        text[group.len() + 1..].fill(b'=');
+        put(&text);
+    }
+}
+
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 const VALUE_OF_DIGIT: [u8; 256] = {
@@ -60,6 +72,9 @@ mod tests {
         ] {
             let len = decode(text.as_bytes(), &mut into).expect(text);
             assert_eq!(&into[..len], want.as_bytes(), "{text}");
+            let mut back: Vec<u8> = Vec::new();
+            encode(want.as_bytes(), |digits| back.extend(digits));
+            assert_eq!(back, text.as_bytes(), "{want}");
         }
     }
 

@@ -41,6 +41,8 @@ pub enum Command<'a> {
         /// Whether the client wants no answer.
         noreply: bool,
     },
+    /// `scan`.
+    Scan(Scan<'a>),
     /// `mg`.
     MetaGet(MetaGet<'a>),
     /// `ms`.
@@ -108,6 +110,7 @@ impl<'a> Command<'a> {
             Command::Delete { key, .. }
             | Command::Arith { key, .. }
             | Command::Touch { key, .. } => Some(key),
+            Command::Scan(ref scan) => scan.first_key(),
             Command::MetaGet(ref meta) => Some(meta.head.key()),
             Command::MetaSet(ref meta) => Some(meta.head.key()),
             Command::MetaDelete(ref meta) => Some(meta.head.key()),
@@ -122,6 +125,7 @@ impl<'a> Command<'a> {
     #[inline]
     pub fn is_base64(&self) -> bool {
         match self {
+            Command::Scan(scan) => scan.has(Scan::BASE64),
             Command::MetaGet(meta) => meta.head.is_base64(),
             Command::MetaSet(meta) => meta.head.is_base64(),
             Command::MetaDelete(meta) => meta.head.is_base64(),
@@ -172,6 +176,48 @@ impl<'a> Iterator for Keys<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         self.first.take().or_else(|| take_word(&mut self.rest))
+    }
+}
+
+/// `scan`: keys in their order, an extension of Nyx (`docs/protocol.md`, "Ranges"). Keys are as they
+/// stand in the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan<'a> {
+    /// What all keys begin with; empty for `*`, all keys.
+    pub prefix: &'a [u8],
+    /// `from`, or `after`: where to begin.
+    pub begin: Option<&'a [u8]>,
+    /// `to`, or `before`: where to end.
+    pub end: Option<&'a [u8]>,
+    /// How many items at most; [`u32::MAX`] where the client does not say.
+    pub limit: u32,
+    pub(crate) options: u8,
+}
+
+impl<'a> Scan<'a> {
+    /// `after`: begins behind `begin`.
+    pub const AFTER: u8 = 1;
+    /// `before`: ends before `end`.
+    pub const BEFORE: u8 = 2;
+    /// `down`: the greatest key first.
+    pub const DOWN: u8 = 4;
+    /// `keys`: without values.
+    pub const KEYS: u8 = 8;
+    /// `cas`: with cas values.
+    pub const CAS: u8 = 16;
+    /// `base64`: all keys, of the request and of the answer, are base64 of the real ones.
+    pub const BASE64: u8 = 32;
+
+    /// Whether it has one of the options above.
+    #[inline]
+    pub fn has(&self, option: u8) -> bool {
+        self.options & option != 0
+    }
+
+    /// The key that says whose keys are meant.
+    pub fn first_key(&self) -> Option<&'a [u8]> {
+        let prefix = Some(self.prefix).filter(|prefix| !prefix.is_empty());
+        prefix.or(self.begin).or(self.end)
     }
 }
 

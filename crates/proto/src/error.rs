@@ -48,6 +48,9 @@ errors! {
     Delta => "CLIENT_ERROR invalid numeric delta argument",
     /// `delete` with something other than `0` or `noreply` behind the key.
     DeleteUsage => "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]",
+    /// `scan` with something that is no option of it, or without what an option needs.
+    ScanUsage => "CLIENT_ERROR bad command line format.  Usage: scan <prefix>|* [from|after <key>] \
+                  [to|before <key>] [down] [limit <n>] [keys] [cas] [base64]",
     /// `shutdown` with something other than `graceful`.
     ShutdownMode => "CLIENT_ERROR invalid shutdown mode",
     /// `cache_memlimit` below 8 MiB.

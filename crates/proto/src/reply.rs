@@ -3,6 +3,7 @@
 //! What it never does: decide what the answer is. Meta answers repeat the flags in the order in
 //! which the request named them, and heed the quiet flag.
 
+use crate::base64;
 use crate::parse::words::take_word;
 use crate::{FlagSet, MetaHead, Out, ProtoError};
 
@@ -111,6 +112,11 @@ pub fn value_header(out: &mut Out, key: &[u8], flags: u32, len: usize, cas: Opti
     out.put(b"VALUE ");
     out.put(key);
     out.put_byte(b' ');
+    item_figures(out, flags, len, cas);
+}
+
+#[inline]
+fn item_figures(out: &mut Out, flags: u32, len: usize, cas: Option<u64>) {
     out.put_number(u64::from(flags));
     out.put_byte(b' ');
     out.put_number(len as u64);
@@ -119,6 +125,60 @@ pub fn value_header(out: &mut Out, key: &[u8], flags: u32, len: usize, cas: Opti
         out.put_number(cas);
     }
     crlf(out);
+}
+
+/// How the keys of a [`crate::Scan`]'s answer are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanKeys {
+    /// As base64.
+    pub base64: bool,
+}
+
+impl ScanKeys {
+    /// Whether this key can be sent: any as base64, else those without control characters and
+    /// blanks, which would end it.
+    pub fn can_send(self, key: &[u8]) -> bool {
+        self.base64 || key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
+    }
+
+    fn put(self, out: &mut Out, key: &[u8]) {
+        match self.base64 {
+            true => base64::encode(key, |digits| out.put(digits)),
+            false => out.put(key),
+        }
+    }
+
+    /// The line before a value, as [`value_header`]; behind the value goes [`crlf`].
+    pub fn value(self, out: &mut Out, key: &[u8], flags: u32, len: usize, cas: Option<u64>) {
+        self.item(out, b"VALUE ", key, flags, len, cas);
+    }
+
+    /// An item without its value: `KEY <key> <flags> <len> [<cas>]`.
+    pub fn key(self, out: &mut Out, key: &[u8], flags: u32, len: usize, cas: Option<u64>) {
+        self.item(out, b"KEY ", key, flags, len, cas);
+    }
+
+    fn item(
+        self,
+        out: &mut Out,
+        word: &[u8],
+        key: &[u8],
+        flags: u32,
+        len: usize,
+        cas: Option<u64>,
+    ) {
+        out.put(word);
+        self.put(out, key);
+        out.put_byte(b' ');
+        item_figures(out, flags, len, cas);
+    }
+
+    /// There may be more behind this key: `MORE <key>`.
+    pub fn more(self, out: &mut Out, key: &[u8]) {
+        out.put(b"MORE ");
+        self.put(out, key);
+        crlf(out);
+    }
 }
 
 /// What a meta answer can tell of an item. `hit_before` and `idle_s` are of the time before the

@@ -3,7 +3,7 @@
 //! What it never does: check. Keys and tokens go out as they are given, so that a test can send
 //! what no client should.
 
-use crate::{ArithOp, Command, Exptime, Get, MetaHead, MetaSet, Store, StoreVerb};
+use crate::{ArithOp, Command, Exptime, Get, MetaHead, MetaSet, Scan, Store, StoreVerb};
 
 /// `get <key>`.
 #[inline]
@@ -127,6 +127,7 @@ pub fn encode(out: &mut Vec<u8>, command: &Command<'_>) {
         } => {
             options(out, &[b"touch", key], Some(i128::from(exptime.0)), noreply);
         }
+        Command::Scan(ref scan) => encode_scan(out, scan),
         Command::MetaGet(ref meta) => encode_meta(out, b"mg", &meta.head),
         Command::MetaDelete(ref meta) => encode_meta(out, b"md", &meta.head),
         Command::MetaArith(ref meta) => encode_meta(out, b"ma", &meta.head),
@@ -180,6 +181,44 @@ fn encode_get(out: &mut Vec<u8>, get: &Get<'_>) {
     }
     for key in get.keys() {
         word(out, key);
+    }
+    crlf(out);
+}
+
+fn encode_scan(out: &mut Vec<u8>, scan: &Scan<'_>) {
+    out.extend_from_slice(b"scan");
+    word(
+        out,
+        if scan.prefix.is_empty() {
+            b"*"
+        } else {
+            scan.prefix
+        },
+    );
+    let bounds: [(_, _, &[u8], &[u8]); 2] = [
+        (scan.begin, Scan::AFTER, b"from", b"after"),
+        (scan.end, Scan::BEFORE, b"to", b"before"),
+    ];
+    for (key, outside, with, without) in bounds {
+        if let Some(key) = key {
+            word(out, if scan.has(outside) { without } else { with });
+            word(out, key);
+        }
+    }
+    if scan.limit != u32::MAX {
+        word(out, b"limit");
+        number(out, scan.limit);
+    }
+    let options: [(_, &[u8]); 4] = [
+        (Scan::DOWN, b"down"),
+        (Scan::KEYS, b"keys"),
+        (Scan::CAS, b"cas"),
+        (Scan::BASE64, b"base64"),
+    ];
+    for (option, name) in options {
+        if scan.has(option) {
+            word(out, name);
+        }
     }
     crlf(out);
 }

@@ -30,6 +30,17 @@ pub enum Kind {
         /// Its cas value, where asked for.
         cas: Option<u64>,
     },
+    /// `KEY`: an item of a scan without its value; more answers to the request follow.
+    Key {
+        /// The client's flags.
+        flags: u32,
+        /// The length of the value in bytes.
+        len: usize,
+        /// Its cas value, where asked for.
+        cas: Option<u64>,
+    },
+    /// `MORE`: the end of a scan's answer, of which there may be more behind the key in `rest`.
+    More,
     /// `VA`: a hit of `mg`, or the result of `ma`.
     MetaValue {
         /// The length of the value in bytes.
@@ -93,7 +104,7 @@ impl Kind {
     /// Whether it ends the answer to its request.
     #[inline]
     pub fn is_last(self) -> bool {
-        !matches!(self, Kind::Value { .. } | Kind::Stat)
+        !matches!(self, Kind::Value { .. } | Kind::Key { .. } | Kind::Stat)
     }
 
     /// Whether the request was refused.
@@ -249,7 +260,8 @@ fn line(input: &[u8]) -> Line<'_> {
     };
     let mut rest = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     let kind = match take_word(&mut rest) {
-        Some(b"VALUE") => value(rest),
+        Some(b"VALUE") => item(rest).map(|(flags, len, cas)| Kind::Value { flags, len, cas }),
+        Some(b"KEY") => item(rest).map(|(flags, len, cas)| Kind::Key { flags, len, cas }),
         Some(b"VA") => meta_value(&mut rest),
         Some(word) => other(word, rest),
         None => None,
@@ -264,9 +276,9 @@ fn line(input: &[u8]) -> Line<'_> {
     }
 }
 
-/// `VALUE <key> <flags> <len> [<cas>]`.
+/// `<key> <flags> <len> [<cas>]`, but for the key.
 #[inline]
-fn value(mut words: &[u8]) -> Option<Kind> {
+fn item(mut words: &[u8]) -> Option<(u32, usize, Option<u64>)> {
     take_word(&mut words)?;
     let flags = number_u32(take_word(&mut words)?)?;
     let len = data_len(take_word(&mut words)?)?;
@@ -274,7 +286,7 @@ fn value(mut words: &[u8]) -> Option<Kind> {
         Some(cas) => Some(number(cas)?),
         None => None,
     };
-    Some(Kind::Value { flags, len, cas })
+    Some((flags, len, cas))
 }
 
 /// `VA <len> <flag>*`.
@@ -294,6 +306,7 @@ fn data_len(word: &[u8]) -> Option<usize> {
 fn other(word: &[u8], rest: &[u8]) -> Option<Kind> {
     Some(match word {
         b"END" => Kind::End,
+        b"MORE" => Kind::More,
         b"STORED" => Kind::Stored,
         b"HD" => Kind::MetaDone,
         b"EN" => Kind::MetaMiss,

@@ -33,8 +33,9 @@ pub(crate) struct EngineWork {
 
 struct Entry<'a> {
     member: usize,
-    /// Where the request begins in its input, to come back to.
+    /// Where the request begins in its input, to come back to, and where the next one does.
     at: usize,
+    end: usize,
     what: What<'a>,
 }
 
@@ -149,6 +150,12 @@ impl EngineWork {
                 member.progressed = true;
                 self.note(entry, conn, now);
             }
+            Outcome::Turn => {
+                member.progressed = true;
+                member.stop = Some(Stop::Full);
+                member.cursor = entry.end;
+                self.note(entry, conn, now);
+            }
             Outcome::Held { tenant, until } => {
                 conn.held_since.get_or_insert(now.mono);
                 member.stop = Some(Stop::Held { tenant, until });
@@ -249,6 +256,7 @@ fn collect<'a>(
         batch.push(Entry {
             member: index,
             at,
+            end: at + used,
             what,
         });
     }
@@ -277,6 +285,7 @@ fn collect_login<'a>(
     batch.push(Entry {
         member: index,
         at,
+        end: at + used,
         what,
     });
 }

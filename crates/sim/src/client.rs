@@ -62,7 +62,7 @@ impl Load {
             layout: self.layout,
             hold: HoldAction::Delay,
             keep: None,
-            order: None,
+            ranges: None,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The order of a tenant's keys, for those that are asked for ranges: a tree of keys beside the
-//! hash, as HybridIndex+ has it (section 3.2): a point is looked up in the hash, a range in the
+//! hash, as HybridIndex+ has it (section 3.1, figure 16): a point is looked up in the hash, a range in the
 //! tree, whose keys are then looked up in the hash.
 //!
 //! The tree has copies of the keys, not places: to overwrite or to move an item costs it nothing,

@@ -353,6 +353,10 @@ impl Assembler {
                 Some("crash") => Some(Durability::Crash),
                 _ => None,
             },
+            ranges: tree(table).map(|tree| Ranges {
+                tree,
+                scan_keys_max: table.count("scan_keys_max") as u32,
+            }),
             segment_bytes: segment.0 as u32,
             item_len_max: item_len_max.0 as u32,
             group: None,
@@ -398,6 +402,16 @@ impl Assembler {
                 ));
             }
         }
+    }
+}
+
+/// What keeps a tenant's keys in order, if anything.
+fn tree(table: &Table) -> Option<Tree> {
+    match table.text("index") {
+        Some("hybrid+" | "fast-fair") => Some(Tree::FastFair),
+        Some("fp-tree") => Some(Tree::FpTree),
+        Some("skip-list") => Some(Tree::SkipList),
+        _ => None,
     }
 }
 

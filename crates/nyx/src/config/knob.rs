@@ -673,6 +673,30 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Tenant,
+        name: "index",
+        kind: Kind::Choice(&["hash", "hybrid+", "fast-fair", "fp-tree", "skip-list"]),
+        fallback: Fallback::Is("hash"),
+        paper: "",
+        doc: "What finds its keys. hash: a key at a time. The others have a tree of keys beside \
+              the hash, for ranges and prefixes (scan, docs/protocol.md), which costs memory and \
+              the time of a change of the tree for each key that comes or goes: hybrid+ is \
+              HybridIndex+, whose tree is fast-fair.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "scan_keys_max",
+        kind: Kind::Count {
+            unit: "keys",
+            min: 1,
+            max: 100_000,
+        },
+        fallback: Fallback::Is("256"),
+        paper: "",
+        doc: "Keys that one scan looks at, at most: other requests of the worker wait as long as \
+              that takes. The client goes on with another scan.",
+    },
+    Knob {
+        section: Section::Tenant,
         name: "segment_bytes",
         kind: Kind::Bytes {
             min: 64 * KIB,

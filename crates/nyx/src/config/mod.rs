@@ -26,7 +26,8 @@ mod tests;
 pub mod value;
 
 pub use load::{Loaded, Source};
-pub use nyx_store::{Durability, Eviction, Layout};
+pub use nyx_engine::Ranges;
+pub use nyx_store::{Durability, Eviction, Layout, Tree};
 
 use nyx_base::Bytes;
 use nyx_policy::mechanism::interference::Design;
@@ -118,6 +119,8 @@ pub struct Tenant {
     pub layout: Layout,
     /// What it survives, if anything.
     pub durability: Option<Durability>,
+    /// How ranges of its keys are asked for, if they can be.
+    pub ranges: Option<Ranges>,
     /// Size of a segment in bytes, a power of two.
     pub segment_bytes: u32,
     /// The longest value in bytes that is accepted; at most `segment_bytes`.

@@ -67,7 +67,7 @@ impl EngineTarget {
             layout: Layout::Split,
             hold: HoldAction::Delay,
             keep: None,
-            order: None,
+            ranges: None,
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],

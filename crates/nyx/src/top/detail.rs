@@ -137,7 +137,18 @@ fn holds(of: &Figures) -> impl Iterator<Item = Line<'static>> {
     let survives = survives.map(|durability| survives_told(durability, of.swept));
     let holds = fact("holds", vec![Span::raw(items)]);
     let survives = survives.map(|told| fact("survives", vec![Span::raw(told)]));
-    std::iter::once(holds).chain(survives)
+    let ordered = of
+        .ordered
+        .map(|part| fact("ranges", vec![Span::raw(ordered_told(part))]));
+    std::iter::once(holds).chain(survives).chain(ordered)
+}
+
+/// How far the order of a tenant's keys is built.
+fn ordered_told(part: f64) -> String {
+    match part < 1.0 {
+        true => format!("refused; {} % of the order is built", words::share(part)),
+        false => "answered".into(),
+    }
 }
 
 /// What a tenant survives, and how far it has looked through what it went on with.

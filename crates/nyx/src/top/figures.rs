@@ -69,6 +69,8 @@ pub(crate) struct Figures {
     pub(crate) durability: Option<String>,
     /// The part of what it went on with that was looked at.
     pub(crate) swept: Option<f64>,
+    /// The part of its order of keys that is built, where it has one.
+    pub(crate) ordered: Option<f64>,
     /// Items that had to leave.
     pub(crate) evictions_per_s: f64,
 }
@@ -189,6 +191,7 @@ impl Interval<'_> {
             used_bytes: now.total("used_bytes"),
             size_bytes: now.total("size_bytes"),
             durability: word("durability"),
+            ordered: now.number("order_built"),
             swept: now
                 .number("swept_chains")
                 .zip(now.number("swept_chains_all"))

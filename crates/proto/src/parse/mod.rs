@@ -6,6 +6,7 @@
 
 mod classic;
 mod meta;
+mod scan;
 pub(crate) mod words;
 
 use crate::{Command, ErrorKind, Get, ProtoError};

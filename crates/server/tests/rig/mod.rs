@@ -33,7 +33,7 @@ pub(crate) fn tenant(name: &str) -> TenantConfig {
         layout: Layout::Split,
         hold: HoldAction::Delay,
         keep: None,
-        order: None,
+        ranges: None,
     }
 }
 
