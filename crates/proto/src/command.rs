@@ -179,8 +179,8 @@ impl<'a> Iterator for Keys<'a> {
     }
 }
 
-/// `scan`: keys in their order, an extension of Nyx (`docs/protocol.md`, "Ranges"). Keys are as they
-/// stand in the request.
+/// `scan`: keys in their order, an extension of Nyx (`docs/protocol.md`, "Ranges"). Keys are as
+/// they stand in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan<'a> {
     /// What all keys begin with; empty for `*`, all keys.

@@ -1,6 +1,6 @@
 //! The order of a tenant's keys, for those that are asked for ranges: a tree of keys beside the
-//! hash, as HybridIndex+ has it (section 3.1, figure 16): a point is looked up in the hash, a range in the
-//! tree, whose keys are then looked up in the hash.
+//! hash, as HybridIndex+ has it (section 3.1, figure 16): a point is looked up in the hash, a range
+//! in the tree, whose keys are then looked up in the hash.
 //!
 //! The tree has copies of the keys, not places: to overwrite or to move an item costs it nothing,
 //! and only keys that come and go do. It is changed under the lock of the key's bucket, before the

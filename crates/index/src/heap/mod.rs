@@ -410,8 +410,8 @@ impl<P: Pmem> Heap<P> {
         self.layout.chunk_bytes
     }
 
-    /// Lets [`Heap::claimed_bytes`] come to `bytes`, or stay where it is above that. Without a limit
-    /// at first.
+    /// Lets [`Heap::claimed_bytes`] come to `bytes`, or stay where it is above that. Without a
+    /// limit at first.
     pub fn set_limit(&self, bytes: u64) {
         self.limit_bytes.store(bytes, Release);
     }
