@@ -1,7 +1,7 @@
 //! A map from byte strings to 8-byte values: items that lie in the index's heap.
 //!
-//! An item is an immutable block with its value and its key. A new value is a new block, so that
-//! the one store that links it makes the change.
+//! An item is an immutable block with its value and its key; a value of zero takes no room. A new
+//! value is a new block, so that the one store that links it makes the change.
 
 use super::block;
 use super::mark::{KeyCensus, MarkError};
@@ -11,8 +11,10 @@ use crate::ordered::{PutError, ScanError, Unsound};
 use crate::{Ordered, Persistent};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
+use nyx_media::pmem::WORD_BYTES;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 
 /// Items in a heap: their addresses.
 #[derive(Debug)]
@@ -20,16 +22,37 @@ pub struct HeapItems<P> {
     heap: Arc<Heap<P>>,
 }
 
+/// What the first word of an item has beside the key's length where a value follows it.
+const HAS_VALUE: u64 = 1 << 8;
+
 impl<P: Pmem> HeapItems<P> {
-    fn read(&self, item: u64) -> Result<([u64; 2], block::Text, Class), Unsound> {
-        block::read(&self.heap, item, |head: &[u64; 2]| {
-            usize::try_from(head[0]).ok().filter(|&len| len > 0)
-        })
+    /// The value, the key, and the size of the block.
+    fn read(&self, item: u64) -> Result<(u64, block::Text, Class), Unsound> {
+        /// None where that is no key's.
+        fn len(head: u64) -> Option<usize> {
+            usize::try_from(head).ok().filter(|&len| len > 0)
+        }
+        let first = self.heap.block(item, WORD_BYTES);
+        let first = first.ok_or(Unsound::NoNode { at: item })?[0].load(Acquire);
+        if first & HAS_VALUE == 0 {
+            let read = block::read(&self.heap, item, |&[head]| len(head));
+            return read.map(|(_, key, class)| (0, key, class));
+        }
+        let read = block::read(&self.heap, item, |&[head, _]| len(head & !HAS_VALUE));
+        read.map(|([_, value], key, class)| (value, key, class))
     }
 
     fn value(&self, item: u64) -> Result<u64, Unsound> {
-        let ([_, value], _, _) = self.read(item)?;
+        let (value, _, _) = self.read(item)?;
         Ok(value)
+    }
+
+    fn write(&self, worker: WorkerId, key: &[u8], value: u64) -> Result<u64, PutError> {
+        let len = key.len() as u64;
+        match value {
+            0 => block::write(&self.heap, worker, &[len], key),
+            _ => block::write(&self.heap, worker, &[len | HAS_VALUE, value], key),
+        }
     }
 }
 
@@ -101,7 +124,7 @@ impl<P: Pmem, I: Persistent<P> + Ordered> ByteMap<P, I> {
     pub fn put(&self, worker: WorkerId, key: &[u8], value: u64) -> Result<Option<u64>, PutError> {
         super::check(key)?;
         let heap = &self.items().heap;
-        let item = block::write(heap, worker, &[key.len() as u64, value], key)?;
+        let item = self.items().write(worker, key, value)?;
         match self.keys.put(worker, key, item) {
             Ok(old) => self.retire(worker, old),
             // Of a damaged index nobody knows what it leads to.

@@ -13,8 +13,9 @@
 //! publishes. A key that differs within what a layer shares puts a layer between. The bytes that
 //! this one leaves over may be fewer than four; that is why each layer has a width of its own, and
 //! so the layer below keeps its number and its entries, and only gets a descriptor that shares
-//! less. A layer's number is durably taken before it is used and never used again: a reader that
-//! comes late finds an empty layer, never another one's keys.
+//! less. A layer's number is durably taken before it is used, and used again only when nobody can
+//! be on the way to the layer any more (eras): a reader that comes late finds an empty layer, never
+//! another one's keys.
 //!
 //! **Writers** change a slot under a lock that slots share, and hold their layer shared. Whoever
 //! takes an empty layer away holds it alone, and the layer above shared, in the order of locks.
@@ -26,8 +27,8 @@
 //! was made and not linked, and one that was emptied and not taken away, are found and removed when
 //! a sweep marks ([`ByteKeys::mark`]), from numbers that a process before this one took.
 //!
-//! What it never does: shrink a layer of one key to an item, use a layer's number twice (there are
-//! 2^29 in the life of a heap; then [`PutError::Layers`]).
+//! What it never does: shrink a layer of one key to an item, use a number again that a process
+//! before this one took (there are 2^29 in the life of a heap; then [`PutError::Layers`]).
 //!
 //! Over FAST-FAIR, which keeps nodes that were emptied, layers that come and go leave such nodes
 //! behind, as their numbers grow; an index that frees its nodes keeps none.
@@ -35,8 +36,7 @@
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
 //!
 //! *Invariants*: an entry of a linked layer is an item whose key leads there, or a descriptor in a
-//! slot that goes on. Each layer is linked once at most, and one with a greater number than
-//! another's was made later.
+//! slot that goes on. Each layer is linked once at most.
 //!
 //! Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage" (EuroSys'12) for
 //! layers of slices; Leis et al., "The Adaptive Radix Tree" (ICDE'13) for path compression.
@@ -61,6 +61,7 @@ pub use map::{ByteMap, HeapItems};
 pub use mark::{KeyCensus, MarkError};
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::Pmem;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::{Arc, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -89,11 +90,20 @@ pub struct ByteKeys<P, I, T> {
     root: usize,
     /// The first number that this process may have taken.
     began: u64,
-    /// From the next number to the first that is not durably taken.
-    numbers: Mutex<(u64, u64)>,
+    numbers: Mutex<Numbers>,
     slots: Locks,
     layers: Box<[CachePadded<RwLock<()>>]>,
     medium: PhantomData<fn() -> P>,
+}
+
+/// Numbers for layers.
+#[derive(Debug)]
+struct Numbers {
+    /// The next, and the first that is not durably taken.
+    next: u64,
+    end: u64,
+    /// Those of layers that were taken away, with their eras, oldest first.
+    free: VecDeque<(u64, u64)>,
 }
 
 /// Where a key belongs.
@@ -137,7 +147,11 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             items,
             root: root + 1,
             began,
-            numbers: Mutex::new((began, began)),
+            numbers: Mutex::new(Numbers {
+                next: began,
+                end: began,
+                free: VecDeque::new(),
+            }),
             slots: Locks::new(LOCKS),
             layers: (0..LOCKS).map(|_| CachePadded::default()).collect(),
             medium: PhantomData,
@@ -317,19 +331,36 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         Ok(below.layer.number == layer.number)
     }
 
-    /// A layer that never was.
+    /// A layer that nobody knows of.
     fn new_layer(&self, width: usize) -> Result<Layer, PutError> {
         let mut numbers = lock(&self.numbers);
-        if numbers.0 == numbers.1 {
-            if numbers.1 >= LAYERS {
+        if let Some(&(era, number)) = numbers.free.front()
+            && self.heap().eras().is_over(era)
+        {
+            numbers.free.pop_front();
+            return Ok(Layer { number, width });
+        }
+        if numbers.next == numbers.end {
+            if numbers.end >= LAYERS {
                 return Err(PutError::Layers);
             }
-            numbers.1 = (numbers.1 + NUMBERS).min(LAYERS);
-            self.heap().set_root(self.root, numbers.1);
+            numbers.end = (numbers.end + NUMBERS).min(LAYERS);
+            self.heap().set_root(self.root, numbers.end);
         }
-        let number = numbers.0;
-        numbers.0 += 1;
-        Ok(Layer { number, width })
+        numbers.next += 1;
+        Ok(Layer {
+            number: numbers.next - 1,
+            width,
+        })
+    }
+
+    /// A layer was taken away, durably. A number that a process before this one took tells leftovers
+    /// of a crash, and is not used again.
+    fn retire_number(&self, layer: Layer) {
+        if layer.number >= self.began {
+            let era = self.heap().eras().retire();
+            lock(&self.numbers).free.push_back((era, layer.number));
+        }
     }
 
     /// Makes a layer for two keys of one slot, whose bytes behind it differ.
@@ -430,6 +461,7 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             let below = self.below(above.layer, above.slot, above.value)?;
             self.index.remove(worker, above.slot)?;
             self.heap().retire(worker, below.at);
+            self.retire_number(layer);
         }
     }
 

@@ -326,7 +326,7 @@ fn any_strings_are_kept_and_listed_and_leave_nothing_behind() {
 }
 
 #[test]
-fn layers_that_come_and_go_leak_no_block() {
+fn layers_that_come_and_go_leak_no_block_and_no_number() {
     // An index that frees its nodes: FAST-FAIR keeps empty ones, and numbers of layers grow.
     let pm = Mapped::anonymous(16 << 20).expect("memory");
     let heap = Heap::format(pm, 64 << 10, 1, Arc::new(Eras::new(1))).expect("it fits");
@@ -350,6 +350,8 @@ fn layers_that_come_and_go_leak_no_block() {
         }
     }
     assert_eq!(heap.claimed_bytes(), claimed);
+    let (numbers, keys) = (heap.read_root(1), strings.len() as u64);
+    assert!(numbers < 2 * keys, "{numbers} numbers for {keys} keys");
 }
 
 #[test]
