@@ -253,7 +253,10 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             }
             self.index.remove(worker, place.slot)?;
             drop(held);
-            self.collapse(worker, key)?;
+            // Whoever takes the last entry away finds the layer empty.
+            if place.above.is_some() && self.is_empty(place.layer)? {
+                self.collapse(worker, key)?;
+            }
             return Ok(Some(item));
         }
     }

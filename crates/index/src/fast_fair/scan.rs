@@ -18,8 +18,11 @@ impl<P: Pmem, const SLOTS: usize> Ordered for FastFair<P, SLOTS> {
         let mut steps = self.steps();
         let mut node = self.descend(from, 0)?;
         loop {
+            // The next one comes near while this one is read.
+            self.heap
+                .pm()
+                .fetch(node.sibling(), Self::NODE_BYTES as usize);
             let (fence, sibling) = self.collect(node, from, &mut entries);
-            self.heap.pm().fetch(sibling, Self::NODE_BYTES as usize);
             for &(key, value) in &entries {
                 if key > to || each(key, value).is_break() {
                     return Ok(());

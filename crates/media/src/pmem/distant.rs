@@ -13,7 +13,7 @@
 //! * 7 GB/s of reading and 2 GB/s of writing (section 2.3), in whole units, shared by all threads.
 //!
 //! **What leaves the caches** cannot be asked of a processor. Each thread has a model of its part
-//! of the last-level cache (8 ways, the least recently used goes), of the 12 lines that it can wait
+//! of the last-level cache (8 ways, the one that came first goes), of the 12 lines that it can wait
 //! for at once, and of the units that the device has at hand. A line that was prefetched is there
 //! when it would be, so that batched look-ups gain what they would.
 //!
@@ -25,8 +25,9 @@
 //! do. A written line that is evicted without a flush costs nothing, a flushed one stays near. A
 //! line that another thread changed stays near, and threads do not share what they read. How
 //! readers and writers slow each other down (figures 11 to 14) is left out: the paper's text has no
-//! values. The model's own memory is 1/16 of the modelled cache and competes for the real one; what
-//! it costs is measured with [`Kind::None`].
+//! values. A unit of which one line is near takes the place of a whole one in the modelled cache.
+//! The model's own memory is 1/128 of that and competes for the real one, and it takes one unit in
+//! 4,096 for another one of its set; what it costs is measured with [`Kind::None`].
 //!
 //! *Thread safety*: as the memory's beneath. A thread's model belongs to one [`Machine`]; a thread
 //! that turns to another begins with nothing near.

@@ -33,8 +33,8 @@ const IN_FLIGHT: usize = 12;
 const WAYS: usize = 8;
 /// Ranges that are known to be near without looking at each line, a power of two.
 const RECENT: usize = 1024;
-/// With fewer sets a tag would not tell all addresses apart.
-const SETS_MIN: u64 = 1024;
+/// The bits of a unit's lines, below its tag.
+const UNIT_MASK: u16 = (1 << UNIT_LINES) - 1;
 
 /// What is added to an access that leaves the caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,6 +99,11 @@ impl Extra {
             unit_read_ns: read_ns,
             unit_write_ns: write_ns,
         })
+    }
+
+    /// Whether nothing is added to anything.
+    fn is_none(&self) -> bool {
+        self.unit_read_ns == 0.0
     }
 
     fn none() -> Extra {
@@ -184,8 +189,10 @@ fn reserve(by: &AtomicU64, now: u64, ns: f64) -> u64 {
 /// units that the device has at hand for it, lines that it wrote back and has not fenced.
 #[derive(Debug)]
 pub(super) struct Near {
-    /// By set, the most recently used line first; 0 is none.
-    tags: Box<[[u32; WAYS]]>,
+    /// Units by set, the last that came first: 12 bits that tell a unit from all but one in 4,096 others, and a bit for each
+    /// of its lines that is near. So few, because looking here is what the model costs. A unit that
+    /// is near in part takes the place of a whole one.
+    sets: Box<[[u16; WAYS]]>,
     /// Ranges that were read last, by where they begin: nodes that all look-ups pass. Such a range
     /// is near until another one takes its place, whatever `tags` says; as in an inner cache.
     recent: Box<[(u64, u64); RECENT]>,
@@ -196,6 +203,20 @@ pub(super) struct Near {
     next_buffered: usize,
     flushed: Vec<u64>,
     written: u64,
+}
+
+/// What tells units of one set apart.
+#[inline]
+fn tag_of(high: u64) -> u16 {
+    (high.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 & !UNIT_MASK
+}
+
+/// The way that has a tag: without a branch, since any may be it.
+#[inline]
+fn way_of(set: &[u16; WAYS], tag: u16) -> Option<usize> {
+    let is_it = |way: usize| u32::from(set[way] & !UNIT_MASK == tag) << way;
+    let found = (0..WAYS).map(is_it).fold(0, |found, it| found | it);
+    (found != 0).then(|| found.trailing_zeros() as usize % WAYS)
 }
 
 /// What of a range is not near.
@@ -212,10 +233,10 @@ struct Missing {
 impl Near {
     /// With nothing near, and room for `cache_bytes` of lines, rounded down to a power of two.
     pub(super) fn new(cache_bytes: u64) -> Near {
-        let sets = (cache_bytes / (LINE * WAYS as u64)).max(SETS_MIN);
+        let sets = (cache_bytes / (UNIT_BYTES * WAYS as u64)).max(1);
         let sets = 1 << sets.ilog2();
         Near {
-            tags: vec![[0; WAYS]; sets].into(),
+            sets: vec![[0; WAYS]; sets].into(),
             recent: Box::new([(0, 0); RECENT]),
             in_flight: [(0, 0); IN_FLIGHT],
             landed_by: 0,
@@ -226,41 +247,45 @@ impl Near {
         }
     }
 
-    /// Brings a line near; whether it was.
+    /// Brings some lines of a unit near, one bit for each; those which were not.
     #[inline]
-    fn touch(&mut self, line: u64) -> bool {
-        let sets = self.tags.len() as u64;
-        let set = &mut self.tags[(line & (sets - 1)) as usize];
-        // Tags of 32 bits tell addresses of 47 apart, see `SETS_MIN`.
-        let tag = (line >> sets.ilog2()) as u32 + 1;
-        if set[0] == tag {
-            return true;
-        }
-        let way = set.iter().position(|&other| other == tag);
-        let last = way.unwrap_or(WAYS - 1);
-        set.copy_within(..last, 1);
-        set[0] = tag;
-        way.is_some()
+    fn touch(&mut self, unit: u64, lines: u16) -> u16 {
+        let sets = self.sets.len() as u64;
+        let set = &mut self.sets[(unit & (sets - 1)) as usize];
+        let tag = tag_of(unit >> sets.ilog2());
+        let Some(way) = way_of(set, tag) else {
+            set.copy_within(..WAYS - 1, 1);
+            set[0] = tag | lines;
+            return lines;
+        };
+        let way = &mut set[way];
+        let missing = lines & !*way;
+        *way |= lines;
+        missing
     }
 
     /// Brings all lines of `[first, end)` near, and tells which were not.
     #[inline]
     fn bring(&mut self, first: u64, end: u64, mut each: impl FnMut(u64)) -> Missing {
         let mut missing = Missing::default();
-        let mut unit_now = (u64::MAX, false);
-        for line in first..end {
-            if self.touch(line) {
+        for unit in first / UNIT_LINES..end.div_ceil(UNIT_LINES) {
+            let begin = unit * UNIT_LINES;
+            let below = |line: u64| (1u16 << (line.clamp(begin, begin + UNIT_LINES) - begin)) - 1;
+            let mut lines = self.touch(unit, below(end) & !below(first));
+            if lines == 0 {
                 continue;
             }
-            each(line);
-            let unit = line / UNIT_LINES;
-            if unit_now.0 != unit {
-                unit_now = (unit, self.buffer(unit));
-                missing.units += u64::from(!unit_now.1);
+            let count = u64::from(lines.count_ones());
+            while lines != 0 {
+                each(begin + u64::from(lines.trailing_zeros()));
+                lines &= lines - 1;
             }
-            match unit_now.1 {
-                true => missing.buffered += 1,
-                false => missing.lines += 1,
+            match self.buffer(unit) {
+                true => missing.buffered += count,
+                false => {
+                    missing.lines += count;
+                    missing.units += 1;
+                }
             }
         }
         missing
@@ -284,7 +309,7 @@ impl Near {
             ns += extra.buffered_ns;
         }
         let by = now + ns as u64;
-        if missing.units == 0 || extra.unit_read_ns == 0.0 {
+        if missing.units == 0 {
             return by;
         }
         let busy = missing.units as f64 * extra.unit_read_ns;
@@ -306,6 +331,11 @@ impl Near {
             return None;
         }
         self.recent[place] = (first, end);
+        if device.extra.is_none() {
+            // Who waits spends the time that it takes to look at the clock in waiting.
+            self.bring(first, end, |_| ());
+            return None;
+        }
         // From the first line that is missing on, the model's own time is part of the wait.
         let mut begin = None;
         let missing = self.bring(first, end, |_| {
@@ -349,7 +379,7 @@ impl Near {
             lines[count % IN_FLIGHT] = line;
             count += 1;
         });
-        if count == 0 {
+        if count == 0 || device.extra.is_none() {
             return;
         }
         let now = now();
@@ -397,7 +427,7 @@ impl Near {
             units += u64::from(unit != self.written);
             self.written = unit;
         }
-        if extra.unit_write_ns == 0.0 {
+        if extra.is_none() {
             return None;
         }
         let now = now();
@@ -453,15 +483,20 @@ mod tests {
     #[test]
     fn lines_leave_when_others_take_their_place() {
         let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
-        for line in 0..CACHE_LINES {
-            near.touch(line);
+        let units = CACHE_LINES / UNIT_LINES;
+        for unit in 0..units {
+            assert_eq!(near.touch(unit, 0b0110), 0b0110);
+            assert_eq!(near.touch(unit, 0b1110), 0b1000, "what was not near");
         }
-        assert_eq!(read(near, &device, 0, 1, 0), 0, "it holds so many");
-        let others = (0..WAYS as u64).map(|at| at * CACHE_LINES / WAYS as u64 + CACHE_LINES);
-        others.for_each(|line| {
-            near.touch(line + 5);
+        assert_eq!(read(near, &device, 1, 3, 0), 0, "it holds so many");
+        assert_eq!(read(near, &device, 0, 1, 0), 161, "the first line was not");
+        // A set comes again after so many units.
+        let others = (1..=WAYS as u64).map(|at| at * units / WAYS as u64 + units);
+        others.for_each(|unit| {
+            near.touch(unit + 5, 1);
         });
-        assert_eq!(read(near, &device, 5, 1, 0), 161, "its set was taken");
+        let line = 5 * UNIT_LINES + 1;
+        assert_eq!(read(near, &device, line, 1, 0), 161, "its set was taken");
     }
 
     #[test]
