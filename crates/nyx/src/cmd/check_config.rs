@@ -7,7 +7,8 @@ use crate::config::layers::Origin;
 use crate::config::overrides::Overrides;
 use crate::config::value::Value;
 use crate::config::{
-    Action, Config, Device, Entry, Group, Limit, Loaded, Medium, PolicyKind, Source, Terms,
+    Action, Config, Device, Durability, Entry, Group, Limit, Loaded, Medium, PolicyKind, Ranges,
+    Source, Tenant, Terms,
 };
 use crate::serving::admission::{self, Priced};
 use crate::serving::plans;
@@ -233,7 +234,8 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
                 "reject"
             },
         );
-        let told = told(&tenant.terms, tenant.group, config);
+        let mut told = told(&tenant.terms, tenant.group, config);
+        told.extend(holds(tenant));
         if !told.is_empty() {
             let _ = writeln!(text, "    {}", told.join(", "));
         }
@@ -270,6 +272,21 @@ fn told(terms: &Terms, group: Option<usize>, config: &Config) -> Vec<String> {
         told.push(format!("bursts of what it saved up in {burst}"));
     }
     told
+}
+
+/// What is said of a tenant's items where anything is: what they survive, how their keys are found.
+fn holds(tenant: &Tenant) -> impl Iterator<Item = String> {
+    let survives = tenant.durability.map(|durability| match durability {
+        Durability::Warm => "survives a stop".to_owned(),
+        Durability::Crash => "survives a kill".to_owned(),
+    });
+    let ranges = tenant.ranges.map(
+        |Ranges {
+             tree,
+             scan_keys_max,
+         }| { format!("ranges by {tree}, {scan_keys_max} keys a scan") },
+    );
+    survives.into_iter().chain(ranges)
 }
 
 /// The groups of a device, each indented below the one that it is in.
@@ -398,6 +415,16 @@ name = \"c\"
 listen = [4242]
 limit = \"50%\"
 ";
+
+    #[test]
+    fn the_summary_tells_what_survives_and_what_has_an_order() {
+        let text = "[[device]]\nkind = \"file\"\nsize = \"64MiB\"\n[[tenant]]\nname = \"a\"\n\
+                    durability = \"crash\"\nindex = \"hybrid+\"\nscan_keys_max = 9\n";
+        let text = summary(&loaded(text));
+        let told = "survives a kill, ranges by fast-fair, 9 keys a scan";
+        assert!(text.contains(told), "{text}");
+        assert!(!summary(&loaded(THREE)).contains("ranges"));
+    }
 
     #[test]
     fn the_summary_tells_floors_doors_and_oversubscription() {
