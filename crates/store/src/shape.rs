@@ -3,7 +3,7 @@
 //! What it never does: allocate.
 
 use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX};
-use crate::config::{Eviction, Layout, StoreConfig, StoreError};
+use crate::config::{Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
 use crate::ghost::Ghost;
 use crate::header::VALUE_LEN_LIMIT;
 use crate::order;
@@ -106,7 +106,9 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
     let order_bytes = config.order.map_or(0, |_| order::bytes_min(size));
     let needed = (fixed_bytes + order_bytes + reserve + ahead + bytes_in_use)
         .max((RESERVE_SEGMENTS + in_use + 1) * segment);
-    if size.min(config.medium_len) < needed {
+    // Who looks or repairs has one worker and does not know the policy; nothing is stored.
+    let serves = |keep: &Keep| keep.purpose == Purpose::Serve;
+    if config.keep.as_ref().is_none_or(serves) && size.min(config.medium_len) < needed {
         return Err(StoreError::TooSmall {
             size: size.min(config.medium_len),
             segment: config.segment_bytes,

@@ -3,7 +3,7 @@
 
 mod rig;
 
-use nyx_store::{About, Beginning, Durability, Health, Purpose, Remade};
+use nyx_store::{About, Beginning, Durability, Eviction, Health, Purpose, Remade, StoreConfig};
 use rig::surviving::{Ground, begins, change, compare, damage, key, sweep, used_lines};
 use rig::{Rig, START};
 use std::collections::BTreeMap;
@@ -40,10 +40,14 @@ fn patch(path: &Path, at: u64, bytes: &[u8]) {
         .expect("a disk");
 }
 
+fn about(ground: &Ground) -> About {
+    let image = nyx_media::Image::look(&ground.image()).expect("an image");
+    About::of_image(&image.expect("it was begun")).expect("a tenant's")
+}
+
 /// The image as somebody opens it who knows nothing but the file.
 fn opened_for(ground: &Ground, purpose: Purpose) -> Rig {
-    let image = nyx_media::Image::look(&ground.image()).expect("an image");
-    let about = About::of_image(&image.expect("it was begun")).expect("a tenant's");
+    let about = about(ground);
     assert_eq!((about.name.as_str(), about.size), ("test", SIZE));
     ground.open(about.store(&ground.image(), purpose))
 }
@@ -218,6 +222,30 @@ fn repair_finds_what_the_index_has_lost() {
 }
 
 /// The index of a large store grows while it is made anew.
+/// Who looks does not know the policy: a tenant that is too small for another one is no wonder.
+#[test]
+fn the_smallest_tenant_of_each_policy_is_looked_at() {
+    for eviction in Eviction::ALL {
+        let made = |size: u64| {
+            let ground = Ground::new(size);
+            let config = StoreConfig {
+                eviction,
+                ..ground.config(Durability::Crash)
+            };
+            let rig = Rig::on(ground.media.clone(), config).ok()?;
+            rig.worker(0).store(b"key", b"value");
+            Some(ground)
+        };
+        let ground = (1..100).find_map(|segments| made(segments * (64 << 10)));
+        let ground = ground.expect("some size is enough");
+        for purpose in [Purpose::Look, Purpose::Repair] {
+            let rig = ground.open(about(&ground).store(&ground.image(), purpose));
+            assert_eq!(examined(&rig).items, 1, "{eviction}");
+            rig.store.close().expect("a disk");
+        }
+    }
+}
+
 #[test]
 fn many_items_are_found_again() {
     let ground = Ground::new(SIZE);
