@@ -20,9 +20,11 @@
 
 use crate::config::{StoreError, Tree};
 use crate::item::Item;
+use crate::request::{KEY_LEN_MAX, KeyHash};
 use crate::space::Taker;
 use crate::store::Store;
 use crate::writer::Writer;
+use arrayvec::ArrayVec;
 use nyx_base::{UnixSeconds, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::fast_fair::FastFair;
@@ -39,6 +41,8 @@ use std::sync::{Arc, Mutex};
 
 /// Chains of the hash that one call of [`Store::reorder`] looks at.
 const CHAINS_AT_ONCE: u64 = 64;
+/// Keys of a range whose items are brought near together.
+const TOGETHER: usize = 8;
 /// Roots of the heap, which the tree has for itself.
 const ROOT: usize = 0;
 /// A chunk is one part in this many of the tenant, within bounds.
@@ -108,6 +112,35 @@ trait Keys: Send + Sync + Debug {
 }
 
 type Each<'e> = &'e mut dyn FnMut(&[u8]) -> ControlFlow<()>;
+
+/// Keys whose items are brought near together.
+struct Window {
+    keys: [([u8; KEY_LEN_MAX], u8, KeyHash); TOGETHER],
+    len: usize,
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window {
+            keys: [([0; KEY_LEN_MAX], 0, KeyHash(0)); TOGETHER],
+            len: 0,
+        }
+    }
+}
+
+impl Window {
+    fn push(&mut self, key: &[u8], hash: KeyHash) {
+        let (bytes, len, of) = &mut self.keys[self.len];
+        bytes[..key.len()].copy_from_slice(key);
+        (*len, *of) = (key.len() as u8, hash);
+        self.len += 1;
+    }
+
+    fn keys(&self) -> impl Iterator<Item = (&[u8], KeyHash)> {
+        let keys = self.keys[..self.len].iter();
+        keys.map(|(bytes, len, hash)| (&bytes[..usize::from(*len)], *hash))
+    }
+}
 
 /// The bounds of a range, its prefix among them.
 struct Bounds<'a> {
@@ -241,11 +274,40 @@ impl Store {
         }
         let end = end_of_prefix(range.prefix);
         let bounds = bounds(range, end.as_deref());
+        let (mut window, mut goes_on) = (Window::default(), ControlFlow::Continue(()));
+        let mut show = |window: &mut Window| {
+            self.warm(lane, window);
+            let shown = window.keys().try_for_each(|(key, hash)| {
+                let item = self.get(lane, key, hash, now);
+                each(lane, key, item)
+            });
+            window.len = 0;
+            shown
+        };
         order.keys.range(&bounds, &mut |key| {
-            let item = self.get(lane, key, self.hash(key), now);
-            each(lane, key, item)
+            let hash = self.hash(key);
+            self.prefetch_bucket(hash);
+            window.push(key, hash);
+            if window.len == TOGETHER {
+                goes_on = show(&mut window);
+            }
+            goes_on
         })?;
+        if goes_on.is_continue() {
+            let _ = show(&mut window);
+        }
         Ok(())
+    }
+
+    /// Brings the items of keys near whose buckets are.
+    fn warm(&self, lane: &Lane<'_>, window: &Window) {
+        let likely: ArrayVec<_, TOGETHER> = window
+            .keys()
+            .map(|(_, hash)| self.prefetch_item(hash))
+            .collect();
+        for likely in likely.into_iter().flatten() {
+            self.prefetch_value(lane, likely);
+        }
     }
 
     /// How much of the order of keys is built, from 0 to 1; none where there is none.
