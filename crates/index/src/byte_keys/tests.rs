@@ -193,6 +193,11 @@ fn readers_miss_nothing_and_never_go_back_while_writers_write() {
 }
 
 #[test]
+fn its_memory_is_in_proportion_to_the_keys_of_one_time() {
+    contract::churn::stays_small::<Small<Mapped>>();
+}
+
+#[test]
 fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
     contract::serves_while_it_grows::<Small<Mapped>>();
 }
@@ -211,8 +216,12 @@ fn a_damaged_image_is_an_error_or_an_answer() {
 
 #[test]
 fn what_was_acknowledged_survives_and_the_rest_is_all_or_nothing() {
-    crash::survives::<OverFastFair>();
-    crash::survives::<OverFpTree>();
+    for stores in [
+        crash::survives::<OverFastFair>(),
+        crash::survives::<OverFpTree>(),
+    ] {
+        assert!(stores["absorb"] > 20, "{stores:?}");
+    }
 }
 
 #[test]
@@ -352,6 +361,36 @@ fn layers_that_come_and_go_leak_no_block_and_no_number() {
     assert_eq!(heap.claimed_bytes(), claimed);
     let (numbers, keys) = (heap.read_root(1), strings.len() as u64);
     assert!(numbers < 2 * keys, "{numbers} numbers for {keys} keys");
+}
+
+/// Keys whose beginnings are all new come and go: layers do, in an index whose keys grow.
+fn bears_new_beginnings<I: Persistent<Mapped> + Ordered>() {
+    const GROUPS: u64 = 20_000;
+    const WINDOW: u64 = 50;
+    let index: Spelled<Mapped, I> = contract::empty(4 << 20, 1);
+    let keys = |group: u64| (0..4).map(move |at| format!("day {group:020} {at}").into_bytes());
+    let mut claimed = 0;
+    for group in 0..GROUPS {
+        for key in keys(group) {
+            assert_eq!(index.map.put(W, &key, group), Ok(None));
+        }
+        for key in group.checked_sub(WINDOW).into_iter().flat_map(keys) {
+            assert_eq!(index.map.remove(W, &key), Ok(Some(group - WINDOW)));
+        }
+        if group == 4 * WINDOW {
+            claimed = index.heap().claimed_bytes();
+        }
+    }
+    assert_eq!(index.heap().claimed_bytes(), claimed);
+    let census = index.check().expect("sound");
+    assert_eq!(census.entries, 4 * WINDOW);
+}
+
+#[test]
+fn keys_with_new_beginnings_take_no_more_memory_however_many_there_were() {
+    bears_new_beginnings::<FastFair<Mapped, 6>>();
+    bears_new_beginnings::<FastFair<Mapped>>();
+    bears_new_beginnings::<FpTree<Mapped, 6>>();
 }
 
 #[test]

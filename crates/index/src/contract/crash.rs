@@ -65,6 +65,28 @@ fn steps(seed: u64, count: usize, keys: u64, removes: f64) -> Vec<Step> {
     (0..count).map(|_| step()).collect()
 }
 
+/// The same, where stretches of neighbouring keys come or go, upwards or downwards, so that whole
+/// nodes are emptied.
+fn waves(seed: u64, count: usize, keys: u64) -> Vec<Step> {
+    let mut rng = Rng::with_seed(seed);
+    let mut all = Vec::new();
+    while all.len() < count {
+        let mut wave: Vec<u64> = (rng.u64(0..keys / 2)..keys)
+            .take(rng.usize(4..keys as usize))
+            .collect();
+        if rng.bool() {
+            wave.reverse();
+        }
+        let (goes, value) = (rng.bool(), rng.u64(0..3));
+        all.extend(wave.into_iter().map(|key| match goes {
+            true => Step::Remove(3 * key),
+            false => Step::Put(3 * key, value),
+        }));
+    }
+    all.truncate(count);
+    all
+}
+
 /// What one process did to the memory, one after the other.
 #[derive(Debug)]
 struct Life {
@@ -260,6 +282,18 @@ fn check<K: Kind>(crash: &Crash<'_>, promise: &Promise, rng: &mut Rng) -> Result
     sound(&index).map(|_| ())
 }
 
+/// How often each function stored.
+pub(crate) type Stores = BTreeMap<String, u64>;
+
+/// Adds what was recorded.
+fn count_stores(recorder: &Recorder, stores: &mut Stores) {
+    for ((act, site), count) in recorder.sites() {
+        if act == Act::Store {
+            *stores.entry(function_of(site)).or_default() += count;
+        }
+    }
+}
+
 /// How many states were fine, or what was wrong with the first that was not.
 fn explore<K: Kind>(recorder: &Recorder, lives: &[Life], depth: Depth) -> Result<u64, String> {
     let mut promise = Promise::new();
@@ -285,11 +319,14 @@ fn one_life(steps: Vec<Step>) -> [Life; 1] {
     }]
 }
 
-/// Two processes; the first is killed after so many acts.
+/// Two processes; the first is killed after so many acts. With odd seeds it empties nodes.
 fn two_lives(seed: u64, acts: u64, [first, second]: [usize; 2]) -> [Life; 2] {
     [
         Life {
-            steps: steps(seed, first, 40, 0.3),
+            steps: match seed.is_multiple_of(2) {
+                true => steps(seed, first, 40, 0.3),
+                false => waves(seed, first, 40),
+            },
             acts: Some(acts),
             looks: true,
             sweeps: false,
@@ -342,37 +379,45 @@ const RUNS: [(u64, u64, f64); 7] = [
     (7, 110, 0.2),
 ];
 
-/// What was acknowledged survives, and the rest is all or nothing.
-pub(crate) fn survives<K: Kind>() {
-    let mut states = 0;
-    for (seed, keys, removes) in RUNS {
-        let lives = one_life(steps(seed, K::STEPS, keys, removes));
-        states += explore::<K>(&fresh::<K>(), &lives, Depth::default()).unwrap_or_else(|wrong| {
-            panic!("seed {seed}: {wrong}");
-        });
+/// Seeds of waves, and how many keys.
+const WAVES: [(u64, u64); 3] = [(1, 40), (2, 60), (3, 90)];
+
+/// What was acknowledged survives, and the rest is all or nothing. Tells which functions stored.
+pub(crate) fn survives<K: Kind>() -> Stores {
+    let runs = RUNS.map(|(seed, keys, removes)| steps(seed, K::STEPS, keys, removes));
+    let waves = WAVES.map(|(seed, keys)| waves(seed, K::STEPS, keys));
+    let (mut states, mut stores) = (0, Stores::new());
+    for (run, steps) in runs.into_iter().chain(waves).enumerate() {
+        let recorder = fresh::<K>();
+        states += explore::<K>(&recorder, &one_life(steps), Depth::default())
+            .unwrap_or_else(|wrong| panic!("run {run}: {wrong}"));
+        count_stores(&recorder, &mut stores);
     }
-    println!("{states} states");
+    println!("{states} states, {stores:?}");
     assert!(states > 10_000, "{states} states");
+    stores
 }
 
-/// A kill and a power failure after it lose nothing either.
-pub(crate) fn survives_a_kill_first<K: Kind>() {
+/// A kill and a power failure after it lose nothing either. Tells which functions stored.
+pub(crate) fn survives_a_kill_first<K: Kind>() -> Stores {
     let depth = Depth {
         all_up_to: 32,
         drawn: 4,
         seed: 1,
     };
-    let mut states = 0;
+    let (mut states, mut stores) = (0, Stores::new());
     for seed in 0..K::PAIRS {
         for acts in (seed..1200).step_by(141) {
-            let lives = two_lives(seed, acts, [80, 8]);
-            states += explore::<K>(&fresh::<K>(), &lives, depth).unwrap_or_else(|wrong| {
+            let (recorder, lives) = (fresh::<K>(), two_lives(seed, acts, [80, 8]));
+            states += explore::<K>(&recorder, &lives, depth).unwrap_or_else(|wrong| {
                 panic!("seed {seed}, killed after {acts}: {wrong}");
             });
+            count_stores(&recorder, &mut stores);
         }
     }
-    println!("{states} states");
+    println!("{states} states, {stores:?}");
     assert!(states > 10_000, "{states} states");
+    stores
 }
 
 /// Nor does a second kill while the next process puts right what the first left: at each of its
@@ -386,14 +431,14 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
         drawn: 2,
         seed: 1,
     };
-    let (mut states, mut repairs) = (0, 0);
-    for seed in 0..12 {
+    let (mut states, mut repairs) = (0, [0, 0]);
+    for (seed, repairs) in (0..).zip(&mut repairs) {
         for first in 10..400 {
-            if repairs == REPAIRS {
+            if *repairs == REPAIRS {
                 break;
             }
             let acts = acts_of_second::<K>(&three_lives(seed, [first, u64::MAX]));
-            repairs += u64::from(acts > ALWAYS);
+            *repairs += u64::from(acts > ALWAYS);
             for second in ALWAYS + 1..=acts {
                 let lives = three_lives(seed, [first, second]);
                 states += explore::<K>(&fresh::<K>(), &lives, depth).unwrap_or_else(|wrong| {
@@ -402,29 +447,36 @@ pub(crate) fn survives_two_kills_first<K: Kind>() {
             }
         }
     }
-    println!("{repairs} repairs, {states} states");
-    assert_eq!(repairs, REPAIRS, "there is too little to put right");
+    println!("{repairs:?} repairs, {states} states");
+    assert_eq!(repairs, [REPAIRS; 2], "there is too little to put right");
 }
 
 /// Whoever reads beside a writer, wherever that one is, is told of nothing that a crash takes back.
 /// For indexes whose readers do not wait. Tells at how many places the writer was stopped.
 pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
     const KEYS: u64 = 20;
+    let mixed = stopped_anywhere::<K>(KEYS, &steps(9, 30, KEYS, 0.2), &steps(10, 25, KEYS, 0.4));
+    let all: Vec<_> = (0..KEYS).map(|key| Step::Put(3 * key, key)).collect();
+    let none: Vec<_> = (0..KEYS).map(|key| Step::Remove(3 * key)).collect();
+    mixed + stopped_anywhere::<K>(KEYS, &all, &none)
+}
+
+/// The same of a writer that does `first`, and is stopped anywhere in `more`.
+fn stopped_anywhere<K: Kind>(keys: u64, first: &[Step], more: &[Step]) -> u64 {
     for acts in 0.. {
         let recorder = fresh::<K>();
         let index = open::<K>(&recorder).expect("an index");
         let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(&index).map(drop));
-        run(&steps(9, 30, KEYS, 0.2)).expect("room");
+        run(first).expect("room");
         // Where it is killed it stays, with its locks.
         recorder.kill_after(Some(acts));
-        let more = steps(10, 25, KEYS, 0.4);
-        let done = catch_unwind(AssertUnwindSafe(|| run(&more).expect("room")));
+        let done = catch_unwind(AssertUnwindSafe(|| run(more).expect("room")));
         recorder.kill_after(None);
         if done.is_ok() {
             return acts;
         }
         // On a thread of its own, whose fences are not the writer's.
-        let read = || (0..3 * KEYS).map(|key| index.get(key)).collect::<Vec<_>>();
+        let read = || (0..3 * keys).map(|key| index.get(key)).collect::<Vec<_>>();
         let told = std::thread::scope(|scope| scope.spawn(read).join().expect("no panic"));
         recorder.acknowledge(1);
         recorder.crashes(Depth::default(), |crash| {
@@ -444,14 +496,18 @@ pub(crate) fn tells_nothing_that_is_undone<K: Kind>() -> u64 {
 /// The sites of this room that act while indexes are used.
 fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
     let mut all = BTreeSet::new();
-    for acts in (1..300).step_by(9) {
+    let mut live = |lives: &[Life]| {
         let recorder = fresh::<K>();
         let mut promise = Promise::new();
-        for life in &two_lives(1, acts, [40, 8]) {
+        for life in lives {
             promise.live::<K>(&recorder, life).expect("no fault");
         }
         all.extend(recorder.sites().into_keys());
+    };
+    for acts in (1..300).step_by(9) {
+        live(&two_lives(2, acts, [40, 8]));
     }
+    live(&one_life(waves(1, 300, 40)));
     all
 }
 
@@ -477,7 +533,11 @@ fn is_found<K: Kind>(mutation: Mutation) -> bool {
         explore::<K>(&recorder, lives, depth).is_err()
     };
     (0..2).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))
-        || (0..200).any(|acts| found(&two_lives(1 + acts / 2 % 2, acts, [20, 2])))
+        || found(&one_life(waves(1, 300, 40)))
+        || (0..200).any(|acts| found(&two_lives(2 + 2 * (acts / 2 % 2), acts, [20, 2])))
+        || (200..600)
+            .step_by(16)
+            .any(|acts| found(&two_lives(1, acts, [80, 2])))
 }
 
 /// Forgotten flushes and fences are noticed, but for those that `only_speed` needs. Tells how many.

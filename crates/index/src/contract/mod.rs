@@ -3,6 +3,7 @@
 //! is asked for beyond single keys is all that it can list ([`Lists`]), in order or not.
 #![cfg(all(test, not(any(loom, shuttle))))]
 
+pub(crate) mod churn;
 pub(crate) mod crash;
 
 use crate::eras::Eras;

@@ -2,7 +2,7 @@
 //! for tests.
 
 use super::FastFair;
-use super::node::Node;
+use super::node::{GONE, Node};
 use crate::heap::Sweep;
 use crate::ordered::{Census, END, Unsound};
 use nyx_media::Pmem;
@@ -14,16 +14,21 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut steps = self.steps();
         let mut first = self.root_node()?;
         loop {
-            let mut node = first;
+            let (mut node, mut is_marked) = (first, false);
             loop {
-                sweep.mark(node.at, Self::CLASS)?;
-                nodes += 1;
-                // What a writer that is gone left out may be led to by what is durable.
-                node.look(self.heap.generation());
-                match node.sibling() {
-                    0 => break,
-                    next => node = steps.to(self.node(next)?)?,
+                if !is_marked {
+                    sweep.mark(node.at, Self::CLASS)?;
+                    nodes += 1;
                 }
+                // What a writer that is gone left out may be led to by what is durable: a look
+                // makes it so.
+                let (fence, next) = node.settled(self.heap.generation());
+                if next == 0 {
+                    break;
+                }
+                // From a node that is gone it goes back to where it was.
+                is_marked = fence == GONE;
+                node = steps.to(self.node(next)?)?;
             }
             if first.level() == 0 {
                 return Ok(nodes);
@@ -47,7 +52,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
                     return;
                 }
                 census.leftovers += node.leftovers();
-                census.unlinked += u64::from(!named.contains(&node.at));
+                census.unlinked += u64::from(!named.remove(&node.at));
                 let fence = node.fence_key();
                 let held = (0..SLOTS).filter_map(|slot| node.entry(slot));
                 let held = held.filter(|&(key, _)| key < fence);
@@ -58,6 +63,9 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
                     children.extend(held.map(|(_, child)| child));
                 }
             })?;
+            if let Some(&at) = named.first() {
+                return Err(Unsound::NoNode { at });
+            }
             if first.level() == 0 {
                 return Ok(census);
             }
@@ -93,7 +101,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
 
     fn check_node(&self, node: Node<'_, P>, low: u64) -> Result<(), Unsound> {
         let (at, fence) = (node.at, node.fence_key());
-        if fence < low || (fence < END && node.sibling() == 0) {
+        if fence < low || node.is_gone() || (fence < END && node.sibling() == 0) {
             return Err(Unsound::Fence { at, fence });
         }
         let (mut last, mut ended) = (None, false);

@@ -1,4 +1,5 @@
-//! Readers of one node beside a writer, in many orders of their single accesses:
+//! Readers of one node beside a writer, and of a chain beside one who unlinks, in many orders of
+//! their single accesses:
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test --release -p nyx-index interleavings`
 //!
@@ -7,7 +8,8 @@
 //! writer's lock and its first store, and finds half of them.
 #![cfg(any(loom, shuttle))]
 
-use super::node::{Draft, END, Mode, Node, words};
+use super::node::{Draft, Mode, Node, words};
+use crate::ordered::END;
 #[cfg(loom)]
 use loom::{sync::Arc, thread};
 use nyx_media::Pmem;
@@ -19,7 +21,7 @@ use std::sync::atomic::Ordering::Release;
 const GENERATION: u64 = 1;
 const SLOTS: usize = 4;
 
-/// Memory of one node, of which nothing is lost.
+/// Memory of nodes, of which nothing is lost. Most tests have one.
 struct Memory(Vec<Word>);
 
 impl Pmem for Memory {
@@ -42,7 +44,11 @@ impl Pmem for Memory {
 
 impl Memory {
     fn node(&self) -> Node<'_, Memory> {
-        Node::new(self, 0, &self.0)
+        self.node_at(0)
+    }
+
+    fn node_at(&self, at: u64) -> Node<'_, Memory> {
+        Node::new(self, at, self.words(at, words(SLOTS)))
     }
 
     fn put(&self, key: u64, value: u64) {
@@ -100,6 +106,74 @@ fn node(entries: &[(u64, u64)]) -> Arc<Memory> {
     memory.node().write(&draft, GENERATION);
     memory.node().release(GENERATION);
     Arc::new(memory)
+}
+
+/// The address of a leaf of a chain, from 1.
+fn place(number: u64) -> u64 {
+    number * words(SLOTS) as u64 * 8
+}
+
+/// Three leaves, the second of which holds nothing: keys below 10, below 20, and all others. The
+/// first has a key beyond its fence that a split left.
+fn chain() -> Arc<Memory> {
+    let memory = Memory((0..4 * words(SLOTS)).map(|_| Word::new(0)).collect());
+    let leaves: [(u64, &[(u64, u64)]); 3] =
+        [(10, &[(5, 50), (15, 0)]), (20, &[]), (END, &[(30, 300)])];
+    for (number, (fence, entries)) in (1..).zip(leaves) {
+        let draft = Draft {
+            level: 0,
+            leftmost: 0,
+            sibling: if fence == END { 0 } else { place(number + 1) },
+            fence,
+            entries,
+        };
+        memory.node_at(place(number)).write(&draft, GENERATION);
+        memory.node_at(place(number)).release(GENERATION);
+    }
+    Arc::new(memory)
+}
+
+impl Memory {
+    /// What `FastFair` does to the second leaf, without the parent.
+    fn unlink(&self) {
+        let left = self.node_at(place(1)).lock(GENERATION, Mode::Right);
+        let node = self.node_at(place(2)).lock(GENERATION, Mode::Right);
+        if node.spot(10).is_ok_and(|spot| spot.used == 0) {
+            let used = left.spot(9).expect("no leftovers").used;
+            left.absorb(&node, used, GENERATION);
+        }
+    }
+
+    /// The leaf that `key` belongs to, from one to its left on, and its value, as readers find it.
+    fn seek(&self, mut at: u64, key: u64) -> (u64, Option<u64>) {
+        loop {
+            let node = self.node_at(at);
+            let seen = node.look(GENERATION);
+            let (fence, sibling) = (node.fence_key(), node.sibling());
+            let is_here = key < fence || fence == END;
+            let found = is_here.then(|| node.find(key, seen.mode));
+            if !node.is_same(seen) {
+                thread::yield_now();
+                continue;
+            }
+            match found {
+                Some(value) => return (at, value),
+                None => at = sibling,
+            }
+        }
+    }
+
+    /// The same for a writer, who puts it there.
+    fn put_from(&self, mut at: u64, key: u64, value: u64) {
+        loop {
+            let node = self.node_at(at).lock(GENERATION, Mode::Right);
+            let fence = node.fence_key();
+            if key < fence || fence == END {
+                return node.insert(node.spot(key).expect("no leftovers"), key, value);
+            }
+            at = node.sibling();
+        }
+    }
 }
 
 #[cfg(loom)]
@@ -201,5 +275,59 @@ fn the_way_down_is_never_too_far_right() {
         assert!(child == 200 || child == 300, "{child}");
         assert!(from == child / 10, "{from}");
         writer.join().expect("no panic");
+    });
+}
+
+#[test]
+fn nobody_goes_too_far_while_a_leaf_is_taken_out() {
+    for start in [1, 2] {
+        model(move || {
+            let memory = chain();
+            let other = memory.clone();
+            let writer = thread::spawn(move || other.unlink());
+            let (at, found) = memory.seek(place(start), 15);
+            assert!(
+                at != place(3),
+                "a writer would put it where nobody finds it"
+            );
+            assert_eq!(found, None, "what a split left came to life");
+            assert_eq!(memory.seek(place(start), 30).1, Some(300));
+            writer.join().expect("no panic");
+            assert_eq!(memory.seek(place(start), 15), (place(1), None));
+            assert_eq!(memory.seek(place(start), 30).1, Some(300));
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_a_leaf_that_is_taken_out_goes_to_the_one_that_has_its_range() {
+    for start in [1, 2] {
+        model(move || {
+            let memory = chain();
+            let other = memory.clone();
+            let writer = thread::spawn(move || other.unlink());
+            memory.put_from(place(start), 15, 150);
+            assert_eq!(memory.seek(place(start), 15).1, Some(150));
+            writer.join().expect("no panic");
+            assert_eq!(memory.seek(place(1), 15).1, Some(150));
+            assert_eq!(memory.seek(place(2), 15).1, Some(150));
+            assert_eq!(memory.seek(place(1), 5).1, Some(50));
+        });
+    }
+}
+
+#[test]
+fn an_entry_that_goes_leads_nobody_too_far_right() {
+    model(|| {
+        let memory = node(&[(20, 200), (30, 300), (40, 400)]);
+        let other = memory.clone();
+        let writer = thread::spawn(move || other.remove(30));
+        let (from, child) = memory.read(|node, mode| node.child(35, mode));
+        assert!(child == 200 || child == 300, "{child}");
+        assert!(from == child / 10, "{from}");
+        let (from, child) = memory.read(|node, mode| node.child(45, mode));
+        assert!(from == child / 10 && from <= 40, "{from}");
+        writer.join().expect("no panic");
+        assert_eq!(memory.read(|node, mode| node.child(35, mode)), (20, 200));
     });
 }

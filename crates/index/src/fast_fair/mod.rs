@@ -19,21 +19,29 @@
 //! happen to be in the right sibling; writers repair what they find; locks are void after a
 //! restart; a value that is not yet durable is never told.
 //!
-//! What it never does: merge nodes (one that is emptied stays and is filled again), read the bytes
-//! that a value may be the address of, wait for a writer while reading.
+//! A node that is emptied is taken out of the tree again (`unlink.rs`), which is a split backwards;
+//! its range goes to its left sibling.
+//!
+//! What it never does: merge nodes that have keys, take a level away, read the bytes that a value
+//! may be the address of, wait for a writer while reading.
 //!
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
 //!
 //! *Invariants*: along a level the fences grow and the last is END; the keys of a node are below
 //! its fence and not below that of its left sibling; every node is reached from the leftmost of its
-//! level by going right.
+//! level by going right; what a node names as child is a node of the level below it.
+//!
+//! Locks of nodes are taken from the lower level to the higher, and from left to right. Only who
+//! unlinks holds more than one.
 //!
 //! Source: Hwang et al., "Endurable Transient Inconsistency in Byte-Addressable Persistent B+-Tree"
-//! (FAST'18); Lehman and Yao (TODS'81) for fences; HybridIndex+ section 3.1, which builds on it.
+//! (FAST'18); Lehman and Yao (TODS'81) for fences; Lanin and Shasha (FJCC'86) for the way back from
+//! a node that is gone; HybridIndex+ section 3.1, which builds on it.
 
 mod check;
 mod node;
 mod scan;
+mod unlink;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod crash;
@@ -46,7 +54,7 @@ use crate::heap::{Class, Full, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, Steps, TOGETHER, Unsound, together};
 use crate::sync::{Mutex, lock};
 use crate::{Eras, Index, Persistent};
-use node::{Draft, Locked, Mode, Node, Spot};
+use node::{Draft, GONE, Locked, Mode, Node, Spot};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
 use nyx_media::pmem::{Dram, LINE_BYTES};
@@ -99,7 +107,8 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         Steps::among(&self.heap, Self::NODE_BYTES)
     }
 
-    /// The node's fence, and the node to the right where `key` is at or above it.
+    /// The node's fence, and the node to the right where `key` is at or above it: of a node that
+    /// is gone, the one that has its range.
     #[inline]
     fn right_of<'t>(&'t self, node: Node<'t, P>, key: u64) -> Result<Right<'t, P>, Unsound> {
         // The sibling is stored before the fence, so that a fence that sends to the right finds it.
@@ -107,7 +116,11 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         if key < fence || fence == END {
             return Ok((fence, None));
         }
-        Ok((fence, Some(self.node(node.sibling())?)))
+        let next = self.node(node.sibling())?;
+        match next.level() == node.level() {
+            true => Ok((fence, Some(next))),
+            false => Err(Unsound::Level { at: next.at }),
+        }
     }
 
     /// The node of `level` that `key` belongs to, or one to its left.
@@ -115,8 +128,8 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         self.walk(key, level, |_, _, _| {})
     }
 
-    /// The same. `moved` hears of each node from which it went right: its level, its fence and the
-    /// address to the right.
+    /// The same. `moved` hears of each node from which it went right, while nobody was at it: its
+    /// level, its fence and the address to the right.
     fn walk(
         &self,
         key: u64,
@@ -146,7 +159,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
             let (fence, next) = self.right_of(node, key)?;
             if let Some(next) = next {
                 if node.is_same(seen) {
-                    if seen.mode.is_none() {
+                    if seen.mode.is_none() && fence != GONE {
                         moved(here, fence, next.at);
                     }
                     return Ok(Some(next));
@@ -309,7 +322,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     }
 
     /// Gives the level `level` an entry for the node at `child`, whose keys begin at `key`, unless
-    /// there is one. Where the heap is full it stays without: it is reached from the left.
+    /// there is one, or the child is gone meanwhile. Where the heap is full it stays without: it is reached from the left.
     fn link(&self, worker: WorkerId, level: u8, key: u64, child: u64) -> Result<(), PutError> {
         match self.try_link(worker, level, key, child) {
             Err(PutError::Full(_)) => Ok(()),
@@ -327,7 +340,10 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
             }
             let node = self.descend(key, level)?;
             let (node, spot) = self.lock(node, key, Mode::Right)?;
-            if spot.found {
+            // Somebody else may have linked it, and a split made it the leftmost since. Who takes it
+            // away has this lock while it does.
+            let is_named = spot.found || node.leftmost() == child;
+            if is_named || self.node(child)?.is_gone() {
                 return Ok(());
             }
             if spot.used < SLOTS {
@@ -417,6 +433,10 @@ impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
         }
         let value = leaf.value(spot.slot);
         leaf.remove(spot.slot);
+        drop(leaf);
+        if spot.used == 1 {
+            self.prune(worker, key)?;
+        }
         Ok(Some(value))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! word 0        leftmost child's address (0 in a leaf) | level in the low six bits, 0 for a leaf
-//! word 1        the right sibling's address, or 0
-//! word 2        the fence: every key here is below it, END for none
+//! word 1        the right sibling's address, or 0; of a node that is gone, the one to go on with
+//! word 2        the fence: every key here is below it, END for none; 0 where the node is gone
 //! word 3        the lock: see below; never flushed on purpose
 //! word 4 + 2i   key of slot i
 //! word 5 + 2i   value (leaf) or child's address (inner) of slot i
@@ -24,12 +24,16 @@
 //! node with the old entries or with the new ones. (FAST-FAIR tells leftovers by equal pointers of
 //! neighbours, which loses keys whose values are equal.)
 //!
+//! **A node that is gone** was taken out of its level: its left sibling has its range. Its fence is
+//! below every key, so that whoever is still at it goes on to its sibling, which is to the left.
+//!
 //! **The lock** ([`latch`]): its mode says in which direction entries move. A reader
 //! that saw the work of one writer in progress reads slots in that direction and so meets each
 //! entry at least once. A reader never waits.
 
 use crate::latch::{self, Held, Latch, free};
 use crate::ordered::END;
+use crate::sync::Wait;
 use nyx_media::pmem::{LINE_WORDS, Pmem, Word};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -39,6 +43,9 @@ const FENCE: usize = 2;
 const LOCK: usize = 3;
 /// Words before the first slot.
 const HEADER: usize = 4;
+
+/// The fence of a node that is gone.
+pub(super) const GONE: u64 = 0;
 
 /// Nodes begin at cache lines, so that these bits of an address are zero.
 const LEVEL_MASK: u64 = 0x3f;
@@ -105,6 +112,11 @@ impl<'p, P: Pmem> Node<'p, P> {
     #[inline]
     pub(super) fn fence_key(&self) -> u64 {
         self.words[FENCE].load(Acquire)
+    }
+
+    /// Whether it was taken out of its level.
+    pub(super) fn is_gone(&self) -> bool {
+        self.fence_key() == GONE
     }
 
     #[inline]
@@ -184,6 +196,19 @@ impl<'p, P: Pmem> Node<'p, P> {
     #[inline]
     pub(super) fn make_durable(&self, seen: Seen) {
         self.latch().make_durable(seen.lock);
+    }
+
+    /// The fence and the sibling when no writer is at it: waits for one who is.
+    pub(super) fn settled(&self, generation: u64) -> (u64, u64) {
+        let mut wait = Wait::new();
+        loop {
+            let seen = self.look(generation);
+            let found = (self.fence_key(), self.sibling());
+            if seen.mode.is_none() && self.is_same(seen) {
+                return found;
+            }
+            wait.turn();
+        }
     }
 
     /// The value of `key` (below the fence) in a leaf.
@@ -402,6 +427,39 @@ impl<'p, P: Pmem> Locked<'p, P> {
     pub(super) fn cede(&self, right: u64, fence: u64) {
         self.pm.store(&self.words[SIBLING], right);
         self.pm.store(&self.words[FENCE], fence);
+        self.pm.persist(self.header());
+    }
+
+    /// Takes over the range of `right`, its sibling, which holds nothing and is then gone; `used`
+    /// slots of its own hold. Mode [`Mode::Right`].
+    pub(super) fn absorb(mut self, right: &Locked<'_, P>, used: usize, generation: u64) {
+        self.wipe(used);
+        let (fence, beyond) = (right.fence_key(), right.sibling());
+        self.pm.store(&self.words[FENCE], fence);
+        // A reader that saw the old fence and the new sibling would be too far right. This lets it
+        // notice.
+        self = self.turn(generation, Mode::Right);
+        self.lead_to(beyond);
+        right.pm.store(&right.words[SIBLING], self.at);
+        right.pm.store(&right.words[FENCE], GONE);
+    }
+
+    /// Clears the keys at or above the fence that splits left in the slots behind `used`, which
+    /// would hold when the fence rises.
+    fn wipe(&self, used: usize) {
+        let stale = self.words[HEADER + 2 * used..].chunks_exact(2);
+        let mut stale = stale
+            .filter(|words| words[0].load(Acquire) != END)
+            .peekable();
+        if stale.peek().is_some() {
+            stale.for_each(|words| self.pm.store(&words[0], END));
+            self.pm.persist(&self.words[HEADER + 2 * used..]);
+        }
+    }
+
+    /// Makes `beyond` the sibling, leaving out what is between.
+    pub(super) fn lead_to(&self, beyond: u64) {
+        self.pm.store(&self.words[SIBLING], beyond);
         self.pm.persist(self.header());
     }
 }

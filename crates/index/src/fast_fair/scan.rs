@@ -63,29 +63,42 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     /// The entries of the leaf that `key` belongs to, and a key at or below which that leaf begins:
     /// everything between that one and `key` is among the entries.
     fn leaf_of(&self, key: u64, entries: &mut Vec<(u64, u64)>) -> Result<u64, Unsound> {
-        let mut low = 0;
+        let (mut node, mut low) = (self.root_node()?, 0);
+        loop {
+            node = self.reach(node, key, 0, &mut low)?;
+            let (fence, _) = self.collect(node, low, entries);
+            // A split may have taken the key away since.
+            if key < fence || fence == END {
+                return Ok(low);
+            }
+        }
+    }
+
+    /// The node of `level` that `key` belongs to, from `node` on. `low` grows to a key at or below
+    /// which it begins; where nobody writes, to the one at which it does.
+    pub(super) fn reach<'t>(
+        &'t self,
+        mut node: Node<'t, P>,
+        key: u64,
+        level: u8,
+        low: &mut u64,
+    ) -> Result<Node<'t, P>, Unsound> {
         let mut steps = self.steps();
-        let mut node = self.root_node()?;
         loop {
             let seen = node.look(self.heap.generation());
             let (fence, next) = self.right_of(node, key)?;
             if let Some(next) = next {
                 if node.is_same(seen) {
-                    (low, node) = (low.max(fence), steps.to(next)?);
+                    (*low, node) = ((*low).max(fence), steps.to(next)?);
                 }
                 continue;
             }
-            if node.level() == 0 {
-                let (fence, _) = self.collect(node, low, entries);
-                // A split may have taken the key away since.
-                if key < fence || fence == END {
-                    return Ok(low);
-                }
-                continue;
+            if node.level() <= level {
+                return Ok(node);
             }
             let (separator, child) = node.child(key, seen.mode);
             if node.is_same(seen) {
-                low = low.max(separator);
+                *low = (*low).max(separator);
                 node = steps.to(self.child(child, node.level())?)?;
             }
         }

@@ -68,3 +68,41 @@ fn the_greatest_key_up_to_another_is_found_across_nodes() {
     }
     tree.check().expect("sound");
 }
+
+#[test]
+fn its_memory_is_in_proportion_to_the_keys_of_one_time() {
+    contract::churn::stays_small::<Small>();
+    contract::churn::stays_small::<Whole>();
+}
+
+#[test]
+fn whole_nodes_come_and_go_beside_readers_who_miss_nothing() {
+    contract::churn::serves_while_keys_come_and_go::<Small>();
+}
+
+#[test]
+fn a_node_that_is_linked_already_is_not_named_twice() {
+    let worker = WorkerId(0);
+    let tree: Small = contract::empty(1 << 20, 1);
+    (0..500).for_each(|key| assert_eq!(tree.put(worker, key, key), Ok(None)));
+    let entries = || {
+        let (mut node, mut entries) = (tree.descend(0, 1).expect("sound"), 0);
+        loop {
+            entries += (0..6)
+                .filter(|&slot| node.key(slot) < node.fence_key())
+                .count();
+            match node.sibling() {
+                0 => return entries,
+                next => node = tree.node(next).expect("sound"),
+            }
+        }
+    };
+    let before = entries();
+    let mut leaf = tree.descend(0, 0).expect("sound");
+    while leaf.sibling() != 0 {
+        let (low, at) = (leaf.fence_key(), leaf.sibling());
+        tree.link(worker, 1, low, at).expect("sound");
+        leaf = tree.node(at).expect("sound");
+    }
+    assert_eq!(entries(), before);
+}

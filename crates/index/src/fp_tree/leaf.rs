@@ -3,9 +3,9 @@
 //! ```text
 //! word 0        the lock: count << 1 | taken; never flushed on purpose
 //! word 1        which slots hold, one bit each
-//! word 2        the fence: every key here is below it, END for none
+//! word 2        the fence: every key here is below it, END for none; 0 where the leaf is gone
 //! words 3-7     a byte of the hash of each slot's key (fingerprints)
-//! word 8        the next leaf's address, or 0
+//! word 8        the next leaf's address, or 0; of a leaf that is gone, the one to go on with
 //! word 9        the key at which it begins: every key here is at or above it
 //! word 10 + 2i  key of slot i
 //! word 11 + 2i  value of slot i
@@ -44,6 +44,9 @@ const HEADER: usize = LOW + 1;
 const FIRST_LINE: usize = NEXT;
 
 const TAKEN: u64 = 1;
+/// The fence of a leaf that was taken out of the chain: whoever is still at it goes on to the next,
+/// which is the one to its left that has its range.
+pub(super) const GONE: u64 = 0;
 
 /// Words of a leaf with `slots` slots.
 pub(super) const fn words(slots: usize) -> usize {
@@ -157,6 +160,17 @@ impl<'p, P: Pmem> Leaf<'p, P> {
         self.words[LOCK].load(Acquire) == seen.0
     }
 
+    /// The fence and the next leaf's address when no writer is at it.
+    pub(super) fn settled(&self) -> (u64, u64) {
+        loop {
+            let seen = self.look();
+            let found = (self.fence_key(), self.next());
+            if self.is_same(seen) {
+                return found;
+            }
+        }
+    }
+
     /// Waits for other writers and keeps them out, and readers.
     pub(super) fn lock(self) -> Locked<'p, P> {
         loop {
@@ -189,6 +203,7 @@ impl<'p, P: Pmem> Leaf<'p, P> {
     }
 
     /// Stores one word of the header durably.
+    #[track_caller]
     fn store_header(&self, word: usize, value: u64) {
         self.pm.store(&self.words[word], value);
         self.pm.persist(&self.words[..FIRST_LINE]);
@@ -283,6 +298,7 @@ impl<P: Pmem> Locked<'_, P> {
     }
 
     /// Makes `beyond` the next leaf.
+    #[track_caller]
     pub(super) fn lead_to(&self, beyond: u64) {
         self.pm.store(&self.words[NEXT], beyond);
         self.pm.persist(&self.words[NEXT..=NEXT]);
@@ -296,5 +312,15 @@ impl<P: Pmem> Locked<'_, P> {
         let low = low.fold(0, |bits, slot| bits | 1 << slot);
         self.pm.store(&self.words[FENCE], fence);
         self.store_header(BITMAP, low);
+    }
+
+    /// Takes over the range of `right`, the next leaf, which holds nothing and is then gone. The
+    /// fence is durable before the address, so that in between `right` is an empty stretch of the
+    /// chain.
+    pub(super) fn absorb(&self, right: &Locked<'_, P>) {
+        self.store_header(FENCE, right.fence_key());
+        self.lead_to(right.next());
+        right.pm.store(&right.words[NEXT], self.at);
+        right.pm.store(&right.words[FENCE], GONE);
     }
 }

@@ -12,19 +12,31 @@
 //! crash in between the new leaf is an empty stretch of the chain, or the old one holds entries
 //! beyond its fence; both are put right when the tree is opened.
 //!
+//! Who takes a leaf's last key away unlinks the leaf, with its left neighbour and itself locked, in
+//! this order: the tree above forgets it; the left neighbour's fence becomes its own, durably, so
+//! that it is an empty stretch of the chain, as one that a split leaves; then the left neighbour
+//! leads past it, durably. Then it says that it is gone, and is retired. Whoever is still at it is
+//! within an era and goes on to the left neighbour; nobody looked into it meanwhile, since readers
+//! wait. A split tells the tree above of the right half before it lets anybody at the left one, so
+//! that the right half cannot be unlinked before. A leaf whose left neighbour is empty when it is
+//! unlinked has that one tried next: a kill between the removal of a key and the end of all this
+//! may have left it. The first leaf stays for ever.
+//!
 //! Differences from the published code, which leaves leaves locked for ever after a kill and cuts
 //! the chain after a crash: locks are cleared when the tree is opened; there is no log, because
 //! nothing is allocated durably; the next address is set before a leaf is reached; values are
 //! changed in place, being one word.
 //!
-//! What it never does: merge leaves (one that is emptied stays and is filled again), read the bytes
-//! that a value may be the address of.
+//! What it never does: merge leaves that have keys, read the bytes that a value may be the address
+//! of.
 //!
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them. A
 //! reader waits while a writer is at the leaf that it reads.
 //!
 //! *Invariants*: along the chain the fences grow and the last is END; the keys of a leaf are below
 //! its fence and not below that of its left neighbour; the tree above names nothing but leaves.
+//!
+//! Locks of leaves are taken from left to right, and before those of the tree above.
 //!
 //! Source: Oukid et al., "FPTree: A Hybrid SCM-DRAM Persistent and Concurrent B-Tree for Storage
 //! Class Memory" (SIGMOD'16); HybridIndex+ section 3.2, which puts a cache before it.
@@ -41,7 +53,7 @@ use crate::fast_fair::FastFair;
 use crate::heap::{Class, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
 use crate::{Index, Ordered, Persistent};
-use leaf::{Draft, Leaf, Locked};
+use leaf::{Draft, GONE, Leaf, Locked};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
 use nyx_media::pmem::Dram;
@@ -128,7 +140,8 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         self.leaf(at)
     }
 
-    /// The leaf to the right where `key` is at or above the fence.
+    /// The leaf to the right where `key` is at or above the fence: of one that is gone, the leaf
+    /// that has its range.
     #[inline]
     fn right_of<'t>(&'t self, leaf: Leaf<'t, P>, key: u64) -> Result<Option<Leaf<'t, P>>, Unsound> {
         let fence = leaf.fence_key();
@@ -192,11 +205,40 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
             },
         )?;
         left.cede(right.at, low);
-        drop(left);
         match self.above.put(worker, low, right.at) {
             // It is reached from the left.
             Ok(_) | Err(PutError::Full(_)) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Unlinks the leaf that `key` belongs to, unless it has keys or is the first; then those to
+    /// its left that have none.
+    fn prune(&self, worker: WorkerId, mut key: u64) -> Result<(), PutError> {
+        let mut steps = self.steps();
+        loop {
+            let low = steps.to(self.read(key, |leaf| leaf.low())?)?;
+            let Some(below) = low.checked_sub(1) else {
+                return Ok(());
+            };
+            let left = self.lock(below)?;
+            if left.fence_key() != low {
+                // Somebody else was there first.
+                continue;
+            }
+            let leaf = self.leaf(left.next())?.lock();
+            if leaf.held() != 0 {
+                return Ok(());
+            }
+            self.above.remove(worker, low)?;
+            let (at, is_alone) = (leaf.at, left.held() != 0);
+            left.absorb(&leaf);
+            drop((left, leaf));
+            self.heap.retire(worker, at);
+            if is_alone {
+                return Ok(());
+            }
+            key = below;
         }
     }
 }
@@ -223,13 +265,18 @@ impl<P: Pmem, const SLOTS: usize> Index for FpTree<P, SLOTS> {
         }
     }
 
-    fn remove(&self, _: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
         let leaf = self.lock(key)?;
         let Some(slot) = leaf.find(key) else {
             return Ok(None);
         };
         let before = leaf.value(slot);
         leaf.remove(slot);
+        let is_empty = leaf.held() == 0;
+        drop(leaf);
+        if is_empty {
+            self.prune(worker, key)?;
+        }
         Ok(Some(before))
     }
 }
@@ -325,14 +372,19 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FpTree<P, SLOTS> {
 
     fn mark(&self, sweep: &mut Sweep<'_, P>) -> Result<u64, Unsound> {
         let mut steps = self.steps();
-        let (mut leaf, mut leaves) = (self.first()?, 0);
+        let (mut leaf, mut leaves, mut is_marked) = (self.first()?, 0, false);
         loop {
-            sweep.mark(leaf.at, Self::CLASS)?;
-            leaves += 1;
-            match leaf.next() {
-                0 => return Ok(leaves),
-                next => leaf = steps.to(self.leaf(next)?)?,
+            if !is_marked {
+                sweep.mark(leaf.at, Self::CLASS)?;
+                leaves += 1;
             }
+            let (fence, next) = leaf.settled();
+            if next == 0 {
+                return Ok(leaves);
+            }
+            // From a leaf that is gone it goes back to where it was.
+            is_marked = fence == GONE;
+            leaf = steps.to(self.leaf(next)?)?;
         }
     }
 
