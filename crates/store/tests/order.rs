@@ -246,7 +246,7 @@ fn a_tenant_without_an_order_says_so() {
 /// stored, not what ever was.
 #[test]
 fn keys_that_come_and_go_leave_no_memory_behind() {
-    for tree in [Tree::SkipList] {
+    for tree in Tree::ALL {
         let rig = Rig::new(ordered(tree, 3 * MIB));
         let mut w = rig.worker(0);
         let mut grown = 0;

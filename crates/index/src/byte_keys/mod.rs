@@ -30,9 +30,6 @@
 //! What it never does: shrink a layer of one key to an item, use a number again that a process
 //! before this one took (there are 2^29 in the life of a heap; then [`PutError::Layers`]).
 //!
-//! Over FAST-FAIR, which keeps nodes that were emptied, layers that come and go leave such nodes
-//! behind, as their numbers grow; an index that frees its nodes keeps none.
-//!
 //! *Thread safety*: all methods take `&self`; a worker is within an era while it calls them.
 //!
 //! *Invariants*: an entry of a linked layer is an item whose key leads there, or a descriptor in a
@@ -357,8 +354,8 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         })
     }
 
-    /// A layer was taken away, durably. A number that a process before this one took tells leftovers
-    /// of a crash, and is not used again.
+    /// A layer was taken away, durably. A number that a process before this one took tells
+    /// leftovers of a crash, and is not used again.
     fn retire_number(&self, layer: Layer) {
         if layer.number >= self.began {
             let era = self.heap().eras().retire();

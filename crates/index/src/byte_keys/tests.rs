@@ -336,7 +336,6 @@ fn any_strings_are_kept_and_listed_and_leave_nothing_behind() {
 
 #[test]
 fn layers_that_come_and_go_leak_no_block_and_no_number() {
-    // An index that frees its nodes: FAST-FAIR keeps empty ones, and numbers of layers grow.
     let pm = Mapped::anonymous(16 << 20).expect("memory");
     let heap = Heap::format(pm, 64 << 10, 1, Arc::new(Eras::new(1))).expect("it fits");
     let heap = Arc::new(heap);

@@ -189,9 +189,9 @@ fn reserve(by: &AtomicU64, now: u64, ns: f64) -> u64 {
 /// units that the device has at hand for it, lines that it wrote back and has not fenced.
 #[derive(Debug)]
 pub(super) struct Near {
-    /// Units by set, the last that came first: 12 bits that tell a unit from all but one in 4,096 others, and a bit for each
-    /// of its lines that is near. So few, because looking here is what the model costs. A unit that
-    /// is near in part takes the place of a whole one.
+    /// Units by set, the last that came first: 12 bits that tell a unit from all but one in 4,096
+    /// others, and a bit for each of its lines that is near. So few, because looking here is what
+    /// the model costs. A unit that is near in part takes the place of a whole one.
     sets: Box<[[u16; WAYS]]>,
     /// Ranges that were read last, by where they begin: nodes that all look-ups pass. Such a range
     /// is near until another one takes its place, whatever `tags` says; as in an inner cache.
