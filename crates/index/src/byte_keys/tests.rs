@@ -193,11 +193,6 @@ fn readers_miss_nothing_and_never_go_back_while_writers_write() {
 }
 
 #[test]
-fn its_memory_is_in_proportion_to_the_keys_of_one_time() {
-    contract::churn::stays_small::<Small<Mapped>>();
-}
-
-#[test]
 fn it_grows_under_writers_and_who_was_told_of_a_key_finds_it() {
     contract::serves_while_it_grows::<Small<Mapped>>();
 }

@@ -507,7 +507,7 @@ fn sites<K: Kind>() -> BTreeSet<(Act, Site)> {
     for acts in (1..300).step_by(9) {
         live(&two_lives(2, acts, [40, 8]));
     }
-    live(&one_life(waves(1, 300, 40)));
+    live(&one_life(waves(1, K::STEPS, 40)));
     all
 }
 
@@ -533,8 +533,8 @@ fn is_found<K: Kind>(mutation: Mutation) -> bool {
         explore::<K>(&recorder, lives, depth).is_err()
     };
     (0..2).any(|seed| found(&one_life(steps(seed, 120, 60, 0.3))))
-        || found(&one_life(waves(1, 300, 40)))
         || (0..200).any(|acts| found(&two_lives(2 + 2 * (acts / 2 % 2), acts, [20, 2])))
+        || found(&one_life(waves(1, K::STEPS, 40)))
         || (200..600)
             .step_by(16)
             .any(|acts| found(&two_lives(1, acts, [80, 2])))

@@ -1,6 +1,7 @@
 //! What every persistent index must do, as tests that any of them is put through: it agrees with an
-//! ordered map, survives crashes ([`crash`]) and damage, and serves readers beside writers. What it
-//! is asked for beyond single keys is all that it can list ([`Lists`]), in order or not.
+//! ordered map, survives crashes ([`crash`]) and damage, serves readers beside writers, and takes
+//! memory in proportion to its keys, however many come and go ([`churn`]). What it is asked for
+//! beyond single keys is all that it can list ([`Lists`]), in order or not.
 #![cfg(all(test, not(any(loom, shuttle))))]
 
 pub(crate) mod churn;

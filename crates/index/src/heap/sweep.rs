@@ -4,8 +4,8 @@
 //! A sweep may run while the heap is used. Blocks linked since the heap was opened are new ones,
 //! about which the sweep has nothing to find out; old ones that are freed meanwhile are taken off
 //! at its end, whether it saw them or not. What must not happen is that an old block moves from
-//! where the sweep has yet to look to where it has already looked: indexes split to the right, and
-//! sweeps go to the right.
+//! where the sweep has yet to look to where it has already looked: indexes split to the right,
+//! sweeps go to the right, and of what is taken out of an index nothing is left that could move.
 
 use super::bits::Bits;
 use super::{Class, Heap};
