@@ -322,7 +322,8 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     }
 
     /// Gives the level `level` an entry for the node at `child`, whose keys begin at `key`, unless
-    /// there is one, or the child is gone meanwhile. Where the heap is full it stays without: it is reached from the left.
+    /// there is one, or the child is gone meanwhile. Where the heap is full it stays without: it is
+    /// reached from the left.
     fn link(&self, worker: WorkerId, level: u8, key: u64, child: u64) -> Result<(), PutError> {
         match self.try_link(worker, level, key, child) {
             Err(PutError::Full(_)) => Ok(()),
@@ -340,8 +341,8 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
             }
             let node = self.descend(key, level)?;
             let (node, spot) = self.lock(node, key, Mode::Right)?;
-            // Somebody else may have linked it, and a split made it the leftmost since. Who takes it
-            // away has this lock while it does.
+            // Somebody else may have linked it, and a split made it the leftmost since. Who takes
+            // it away has this lock while it does.
             let is_named = spot.found || node.leftmost() == child;
             if is_named || self.node(child)?.is_gone() {
                 return Ok(());
