@@ -2,12 +2,17 @@
 //! one time, however many there ever were; and readers and writers miss nothing while whole nodes
 //! are emptied and filled.
 
-use super::{Lists, W, assert_lists, empty};
-use crate::Persistent;
+use super::crash::CHUNK_BYTES;
+use super::{Kind, Lists, W, assert_lists, empty};
+use crate::eras::Eras;
+use crate::heap::Heap;
 use crate::ordered::KEY_MAX;
+use crate::{Index, Persistent};
 use nyx_base::{Rng, WorkerId};
 use nyx_media::Mapped;
+use nyx_media::pmem::crash::Recorder;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 /// Keys that there are at one time.
@@ -86,6 +91,48 @@ fn assert_is_bare<I: Persistent<Mapped> + Lists>(index: &I) {
     assert_lists(index, 0, KEY_MAX, &[]);
     let census = index.check().expect("sound");
     assert!(census.nodes <= u64::from(census.levels), "{census:?}");
+}
+
+/// A sweep beside somebody who takes all keys away marks no node twice, and frees none in use.
+pub(crate) fn is_swept_while_nodes_go<K: Kind>() {
+    const KEYS: u64 = 1_500;
+    let [sweeper, remover] = [WorkerId(0), WorkerId(1)];
+    for round in 0..20 {
+        let pm = Recorder::new(160 << 10);
+        Heap::format(&pm, CHUNK_BYTES, 1, Arc::new(Eras::new(2))).expect("it fits");
+        let open = || {
+            let heap = Heap::open(&pm, Arc::new(Eras::new(2))).expect("a heap");
+            K::Small::open(Arc::new(heap), 0, W).expect("an index")
+        };
+        let index = open();
+        (0..KEYS).for_each(|key| assert_eq!(index.put(W, key, key), Ok(None)));
+        drop(index);
+        let index = open();
+        let (eras, is_done) = (index.heap().eras(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _watch = Watch(&is_done);
+                for at in 0..KEYS {
+                    eras.enter(remover);
+                    let key = if round % 2 == 0 { KEYS - 1 - at } else { at };
+                    assert_eq!(index.remove(remover, key), Ok(Some(key)));
+                }
+                eras.leave(remover);
+                is_done.store(true, Release);
+            });
+            while !is_done.load(Acquire) {
+                eras.enter(sweeper);
+                index.mark(&mut index.heap().sweep()).expect("sound");
+            }
+            eras.leave(sweeper);
+        });
+        let mut sweep = index.heap().sweep();
+        let nodes = index.mark(&mut sweep).expect("sound");
+        let swept = sweep.finish().expect("nobody is within an era");
+        // What was retired last may still wait.
+        assert!(swept.used_blocks >= nodes, "{nodes} nodes, {swept:?}");
+        assert!(nodes <= u64::from(index.check().expect("sound").levels));
+    }
 }
 
 /// Of so many keys of a writer one stays.

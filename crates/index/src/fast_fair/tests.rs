@@ -106,3 +106,20 @@ fn a_node_that_is_linked_already_is_not_named_twice() {
     }
     assert_eq!(entries(), before);
 }
+
+#[test]
+fn a_node_that_is_gone_is_not_named_again() {
+    let worker = WorkerId(0);
+    let tree: Small = contract::empty(1 << 20, 1);
+    (0..500).for_each(|key| assert_eq!(tree.put(worker, key, key), Ok(None)));
+    let left = tree.descend(200, 0).expect("sound");
+    let (low, at) = (left.fence_key(), left.sibling());
+    let beyond = tree.node(at).expect("sound").fence_key();
+    tree.heap().eras().enter(worker);
+    (low..beyond).for_each(|key| assert_eq!(tree.remove(worker, key), Ok(Some(key))));
+    assert!(tree.node(at).expect("sound").is_gone());
+    tree.link(worker, 1, low, at).expect("sound");
+    tree.heap().eras().leave(worker);
+    let census = tree.check().expect("nothing leads to it");
+    assert_eq!(census.entries, 500 - (beyond - low));
+}

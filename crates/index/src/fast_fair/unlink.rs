@@ -10,7 +10,7 @@
 //!    to life in 3.
 //! 3. the left sibling's fence, which becomes that of the node, and behind it, in the same line,
 //!    the node that follows as its sibling. In between the node is an empty stretch of the chain,
-//!    as a split leaves one between its two stores, of which it makes the same in the other order.
+//!    as a split leaves one between its two stores, which are the same in the other order.
 //!
 //! Then the node says that it is gone, and its block is retired. So every prefix of these stores is
 //! a state that was there without them, and there is nothing to recover: after 1, a writer that

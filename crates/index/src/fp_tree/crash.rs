@@ -47,6 +47,11 @@ fn it_opens_again_on_a_heap_that_is_swept_meanwhile() {
 }
 
 #[test]
+fn a_sweep_beside_nodes_that_go_marks_none_twice() {
+    contract::churn::is_swept_while_nodes_go::<Trees>();
+}
+
+#[test]
 fn a_damaged_image_is_an_error_or_an_answer() {
     let noticed = contract::bears_damage::<Trees>();
     assert!(noticed > 300, "{noticed}");
