@@ -100,6 +100,8 @@ pub(crate) struct Order {
 pub(crate) enum Lack {
     Index(Full),
     Order,
+    /// The tree refuses the key whatever room it has.
+    Tree,
 }
 
 /// What a tree of keys does, whichever it is.
@@ -167,7 +169,7 @@ impl<I: Persistent<Dram> + Ordered + Debug> Keys for ByteMap<Dram, I> {
     }
 
     fn dram_bytes(&self) -> u64 {
-        self.keys().index().dram_bytes()
+        self.keys().dram_bytes()
     }
 }
 
@@ -339,8 +341,8 @@ impl Store {
         let begin = order.chains_done.load(Acquire);
         let end = self.index.chains().min(begin + CHAINS_AT_ONCE);
         for chain in begin..end {
-            while self.order_chain(order, w, lane, chain).is_err() {
-                if !self.grant_order(w, lane, now) {
+            while let Err(lack) = self.order_chain(order, w, lane, chain) {
+                if !matches!(lack, Lack::Order) || !self.grant_order(w, lane, now) {
                     // What is there stays; a later call tries again.
                     return true;
                 }
@@ -372,8 +374,11 @@ impl Store {
 
     /// Before a key comes into the hash. Under the lock of its bucket.
     fn arrive(&self, order: &Order, worker: WorkerId, key: &[u8]) -> Result<(), Lack> {
-        self.within_era(worker, || order.keys.put(worker, key))
-            .map_err(|_| Lack::Order)
+        let put = self.within_era(worker, || order.keys.put(worker, key));
+        put.map_err(|error| match error {
+            PutError::Full(_) => Lack::Order,
+            _ => Lack::Tree,
+        })
     }
 
     /// Adds an item of a new key to the index, and the key to the order.

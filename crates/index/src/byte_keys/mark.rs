@@ -4,6 +4,7 @@ use super::layer::{Descriptor, FIRST, is_layer, number_of};
 use super::{ByteKeys, Items, KEY_BYTES_MAX};
 use crate::heap::Sweep;
 use crate::ordered::{Census, END, PutError, ScanError, Unsound};
+use crate::sync::lock;
 use crate::{Ordered, Persistent};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -151,6 +152,10 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
                         continue;
                     }
                     let below = self.below(layer, slot, value)?;
+                    // A number is taken before it is used.
+                    if below.layer.number >= lock(&self.numbers).end {
+                        return Err(Unsound::NoNode { at: below.at }.into());
+                    }
                     see(Seen::Layer(&below))?;
                     let slice = layer.slice(slot);
                     let path = [&path, slice.bytes(), below.shared.bytes()].concat();

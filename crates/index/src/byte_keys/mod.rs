@@ -338,6 +338,10 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             && self.heap().eras().is_over(era)
         {
             numbers.free.pop_front();
+            let used = numbers.free.len();
+            if used < numbers.free.capacity() / 4 {
+                numbers.free.shrink_to(2 * used);
+            }
             return Ok(Layer { number, width });
         }
         if numbers.next == numbers.end {
@@ -363,6 +367,24 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         }
     }
 
+    /// Nobody came to know of a new layer, and nothing is in it.
+    fn forget_number(&self, layer: Layer) {
+        // Era 0 is always over.
+        lock(&self.numbers).free.push_front((0, layer.number));
+    }
+
+    /// A durable descriptor of a new layer.
+    fn describe(&self, worker: WorkerId, layer: Layer, shared: &[u8]) -> Result<u64, PutError> {
+        Descriptor::write(self.heap(), worker, layer, shared)
+            .inspect_err(|_| self.forget_number(layer))
+    }
+
+    /// Bytes of DRAM that it uses beside the heap.
+    pub fn dram_bytes(&self) -> u64 {
+        let free = lock(&self.numbers).free.capacity() * size_of::<(u64, u64)>();
+        self.index.dram_bytes() + free as u64
+    }
+
     /// Makes a layer for two keys of one slot, whose bytes behind it differ.
     fn deepen(
         &self,
@@ -385,8 +407,8 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             (layer.slot(&one[shared..]), old),
             (layer.slot(&other[shared..]), item),
         ];
-        let value = Descriptor::write(self.heap(), worker, layer, &one[..shared])?;
-        self.publish(worker, place.slot, value, entries)
+        let value = self.describe(worker, layer, &one[..shared])?;
+        self.publish(worker, place.slot, (layer, value), entries)
             .inspect_err(|_| Descriptor::forget(self.heap(), worker, value))
     }
 
@@ -401,15 +423,17 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         let begin = common(rest, shared).min(last);
         let layer = self.new_layer(SLICE_BYTES.min(shared.len() - begin))?;
         let end = begin + layer.width;
-        let lower = Descriptor::write(self.heap(), worker, below.layer, &shared[end..])?;
+        let lower = Descriptor::write(self.heap(), worker, below.layer, &shared[end..])
+            .inspect_err(|_| self.forget_number(layer))?;
         let entries = [
             (layer.slot(&shared[begin..]), lower),
             (layer.slot(&rest[begin..]), item),
         ];
         let forget = |value| Descriptor::forget(self.heap(), worker, value);
-        let upper = Descriptor::write(self.heap(), worker, layer, &shared[..begin])
+        let upper = self
+            .describe(worker, layer, &shared[..begin])
             .inspect_err(|_| forget(lower))?;
-        self.publish(worker, place.slot, upper, entries)
+        self.publish(worker, place.slot, (layer, upper), entries)
             .inspect_err(|_| [upper, lower].into_iter().for_each(forget))?;
         self.heap().retire(worker, below.at);
         Ok(())
@@ -420,7 +444,7 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
         &self,
         worker: WorkerId,
         slot: u64,
-        value: u64,
+        (layer, value): (Layer, u64),
         entries: [(u64, u64); 2],
     ) -> Result<(), PutError> {
         let fill = || {
@@ -430,9 +454,10 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
             self.index.put(worker, slot, value)
         };
         fill().map(drop).inspect_err(|_| {
-            // What stays where this fails too is of a layer that nothing leads to.
-            for (slot, _) in entries {
-                let _ = self.index.remove(worker, slot);
+            let removed = entries.map(|(slot, _)| self.index.remove(worker, slot));
+            // What stays where this fails too is of a layer that nothing ever leads to.
+            if removed.iter().all(Result::is_ok) {
+                self.forget_number(layer);
             }
         })
     }

@@ -433,3 +433,27 @@ fn a_full_heap_refuses_new_keys_and_nothing_else() {
         assert_eq!(map.remove(W, key), Ok(Some(value)));
     }
 }
+
+#[test]
+fn a_key_that_is_refused_takes_no_number_of_a_layer() {
+    let pm = Mapped::anonymous(1 << 20).expect("memory");
+    let heap = Heap::format(pm, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
+    let heap = Arc::new(heap);
+    let map = ByteMap::<_, SkipList<Mapped>>::open(heap.clone(), 0, W).expect("a map");
+    // Long keys, each in a slot of its own.
+    let key = |number: u32| [&number.to_be_bytes()[..], &[7; 100]].concat();
+    let full = (0..).find(|&number| map.put(W, &key(number), 0).is_err());
+    let keys = full.expect("it is full") - 1;
+    // There is room for an item, not for the layer that it needs beside another one.
+    assert_eq!(map.remove(W, &key(keys)), Ok(Some(0)));
+    let mut refused = 0;
+    for number in 0..5_000 {
+        let other = [&key(number % keys)[..60], &[9; 31]].concat();
+        match map.put(W, &other, 0) {
+            Err(_) => refused += 1,
+            Ok(_) => drop(map.remove(W, &other)),
+        }
+    }
+    assert!(refused > 4_000, "{refused}");
+    assert!(heap.read_root(1) <= 17, "{}", heap.read_root(1));
+}

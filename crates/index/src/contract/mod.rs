@@ -293,7 +293,7 @@ pub(crate) fn bears_damage<K: Kind>() -> u32 {
     let mut rng = Rng::with_seed(3);
     // The generation, roots, the table of chunks, and the words of chunks that have nodes.
     let last = image.iter().rposition(|&word| word != 0).expect("nodes");
-    let head = (8..9).chain(16..17).chain(512..522);
+    let head = (8..9).chain(16..18).chain(512..522);
     let used: Vec<usize> = head.cycle().take(last / 8).chain(1024..last).collect();
     let mut refused = 0;
     for _ in 0..2_000 {
