@@ -89,11 +89,14 @@ pub(crate) struct Order {
     heap: Arc<Heap<Dram>>,
     /// Bytes that are paid for.
     granted_bytes: AtomicU64,
-    /// Chains of the hash whose keys it has.
+    /// Chains of the hash whose keys it has; [`ALL_CHAINS`] where it has every key.
     chains_done: AtomicU64,
     /// Held by who puts those of more chains in.
     building: Mutex<()>,
 }
+
+/// However many chains the hash comes to have.
+const ALL_CHAINS: u64 = u64::MAX;
 
 /// What has no room for another key.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +189,7 @@ impl Order {
             keys: keys(tree, &heap)?,
             heap,
             granted_bytes: AtomicU64::new(0),
-            chains_done: AtomicU64::new(u64::MAX),
+            chains_done: AtomicU64::new(ALL_CHAINS),
             building: Mutex::new(()),
         };
         order.grant(order.claimed_bytes());
@@ -222,11 +225,10 @@ impl Order {
 
     /// How much of it is built, from 0 to 1, of a store with so many chains.
     fn built(&self, chains: u64) -> f64 {
-        let done = self.chains_done.load(Acquire);
-        if done >= chains {
-            1.0
-        } else {
-            done as f64 / chains as f64
+        match self.chains_done.load(Acquire) {
+            ALL_CHAINS => 1.0,
+            // Until it is said to have every key, some may be missing.
+            done => done as f64 / (chains + 1) as f64,
         }
     }
 }
@@ -349,7 +351,12 @@ impl Store {
             }
             order.chains_done.store(chain + 1, Release);
         }
-        end < self.index.chains()
+        let more = end < self.index.chains();
+        if !more {
+            // What the hash grows by from now on comes from these.
+            order.chains_done.store(ALL_CHAINS, Release);
+        }
+        more
     }
 
     /// Puts the keys of one chain into the order.

@@ -362,6 +362,19 @@ fn the_order_of_what_was_found_is_built_beside_changes() {
         w.enter();
         let right: Vec<Vec<u8>> = model.keys().map(|&number| key(number)).collect();
         assert_eq!(keys_met(&mut w), right);
+        // It stays whole when the hash grows.
+        for number in 0..1_000 {
+            w.store(format!("more:{number}").as_bytes(), b"");
+        }
+        assert_eq!(rig.store.ordered(), Some(1.0));
+        assert_eq!(keys_met(&mut w).len(), right.len() + 1_000);
+        for number in 0..1_000 {
+            let key = format!("more:{number}").into_bytes();
+            let (hash, always) = (w.hash(&key), Condition::Always);
+            let lane = &mut w.tolls.lane(TENANT);
+            w.store
+                .delete(&mut w.writer, lane, &key, hash, always, w.now);
+        }
         // It is left as a process that is killed leaves it.
     }
 }
