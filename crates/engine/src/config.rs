@@ -53,12 +53,7 @@ pub struct Ranges {
     /// What keeps the order.
     pub tree: Tree,
     /// Keys that one request looks at, at most: others wait as long as that takes.
-    pub scan_keys_max: u32,
-}
-
-impl Ranges {
-    /// What one request looks at where nobody says otherwise: some 0.2 ms of a core.
-    pub const SCAN_KEYS_MAX: u32 = 256;
+    pub max_scan_keys: u32,
 }
 
 /// What happens to a request whose tenant has had its part.

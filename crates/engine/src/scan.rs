@@ -62,7 +62,7 @@ impl LastKey {
 
 impl Cx<'_, '_> {
     pub(crate) fn scan(&mut self, scan: &Scan<'_>, out: &mut Out) -> Step {
-        let keys_max = self.tenant.config.ranges.map_or(1, |it| it.scan_keys_max);
+        let keys_max = self.tenant.config.ranges.map_or(1, |it| it.max_scan_keys);
         let mut part = Part {
             scan,
             keys: ScanKeys {

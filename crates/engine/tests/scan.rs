@@ -9,11 +9,11 @@ use nyx_proto::Out;
 use nyx_store::Tree;
 use rig::{OPS_PER_S, Rig, roomy};
 
-fn ordered(name: &str, scan_keys_max: u32) -> TenantConfig {
+fn ordered(name: &str, max_scan_keys: u32) -> TenantConfig {
     TenantConfig {
         ranges: Some(Ranges {
             tree: Tree::FastFair,
-            scan_keys_max,
+            max_scan_keys,
         }),
         item_len_max: 64 << 10,
         ..roomy(name)
@@ -21,8 +21,8 @@ fn ordered(name: &str, scan_keys_max: u32) -> TenantConfig {
 }
 
 /// With the items `a:0` to `a:4` and `b`, whose values are their keys.
-fn rig(scan_keys_max: u32) -> (Rig, Session) {
-    let mut rig = Rig::new(vec![ordered("one", scan_keys_max)]);
+fn rig(max_scan_keys: u32) -> (Rig, Session) {
+    let mut rig = Rig::new(vec![ordered("one", max_scan_keys)]);
     let mut session = rig.to(0);
     for key in ["b", "a:3", "a:1", "a:0", "a:4", "a:2"] {
         let set = format!("set {key} 7 0 {}\r\n{key}\r\n", key.len());

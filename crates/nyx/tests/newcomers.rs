@@ -525,6 +525,10 @@ impl Residents {
 #[test]
 fn who_has_no_space_or_is_promised_too_much_is_refused() {
     let mut residents = Residents::settle();
+    // Well above what it takes alone, and well below what it takes beside the residents' parts.
+    let hopeless = new("target = \"p99 1us\"");
+    let said = residents.server.reload(&[MIN, BATCH, ("new", &hopeless)]);
+    let tight = new(&format!("target = \"{}\"", alone(&said, 1.2)));
     let refused = [
         (
             new("").replace("8MiB", "49MiB"),
@@ -539,10 +543,7 @@ fn who_has_no_space_or_is_promised_too_much_is_refused() {
             "tenant \"new\": 8388608 B are too few: 2 workers and segments of 1048576 B take",
         ),
         (new("min = \"70%\""), "guarantees 110.0 % of the device"),
-        (
-            new("target = \"p99 4us\""),
-            "\"new\": target p99 4.00 us would be missed: a p99 of",
-        ),
+        (tight, "us would be missed: a p99 of"),
         (
             new("target = \"ops 9000000\""),
             "has no room: so many reads of 1024 B (assumed) take",
@@ -609,6 +610,15 @@ fn a_newcomer_beside_what_waits_for_a_restart_waits_too() {
     residents.take_in_at_last();
 }
 
+/// A target of so many times what the idle device takes, and the CPU, from the refusal of one that
+/// is too tight for both.
+fn alone(said: &str, times: f64) -> String {
+    assert!(said.contains("too tight even alone"), "{said}");
+    let idle_us = number(said, "(assumed) take ", " us on the idle device");
+    let cpu_us = number(said, "and the CPU ", " us");
+    format!("p99 {:.0}ns", (idle_us * times + cpu_us) * 1e3)
+}
+
 /// A target that only just can be kept on the idle device: a newcomer with it is refused while a
 /// resident whose own target is generous reads as much as it may, and a newcomer is taken in whose
 /// target is generous too.
@@ -624,10 +634,7 @@ fn what_residents_use_decides_over_a_newcomers_target() {
     // What the CPU adds is read off all the time, and more of it where the machine is busy.
     let tight = |server: &mut Server| {
         let said = server.reload(&[busy, ("new", &with("p99 1us"))]);
-        assert!(said.contains("too tight even alone"), "{said}");
-        let idle_us = number(&said, "(assumed) take ", " us on the idle device");
-        let cpu_us = number(&said, "and the CPU ", " us");
-        with(&format!("p99 {:.0}ns", (idle_us * 1.02 + cpu_us) * 1e3))
+        with(&alone(&said, 1.02))
     };
     let (rounds, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut client = server.client();

@@ -60,7 +60,7 @@ fn give_order(dir: &std::path::Path, index: &str) {
     let file = dir.join("nyx.toml");
     let text = fs::read_to_string(&file).expect("a configuration");
     let text = format!(
-        "{text}index = \"{index}\"\nscan_keys_max = 100\n\
+        "{text}index = \"{index}\"\nmax_scan_keys = 100\n\
          [[tenant]]\nname = \"hash\"\nsize = \"14MiB\"\nkey_prefix = \"h:\"\n"
     );
     fs::write(file, text).expect("a configuration");

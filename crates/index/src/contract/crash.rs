@@ -425,15 +425,16 @@ pub(crate) fn survives_a_kill_first<K: Kind>() -> Stores {
 pub(crate) fn survives_two_kills_first<K: Kind>() {
     /// Any process makes as many, to count that the heap was opened.
     const ALWAYS: u64 = 3;
-    const REPAIRS: u64 = 60;
+    const REPAIRS: u64 = 30;
     let depth = Depth {
         all_up_to: 16,
         drawn: 2,
         seed: 1,
     };
     let (mut states, mut repairs) = (0, [0, 0]);
-    for (seed, repairs) in (0..).zip(&mut repairs) {
-        for first in 10..400 {
+    // Of even seeds and of odd ones, which empty nodes.
+    for (odd, repairs) in (0..).zip(&mut repairs) {
+        for (seed, first) in (0..6).flat_map(|seed| (10..400).map(move |at| (2 * seed + odd, at))) {
             if *repairs == REPAIRS {
                 break;
             }

@@ -283,8 +283,8 @@ fn holds(tenant: &Tenant) -> impl Iterator<Item = String> {
     let ranges = tenant.ranges.map(
         |Ranges {
              tree,
-             scan_keys_max,
-         }| { format!("ranges by {tree}, {scan_keys_max} keys a scan") },
+             max_scan_keys,
+         }| { format!("ranges by {tree}, {max_scan_keys} keys a scan") },
     );
     survives.into_iter().chain(ranges)
 }
@@ -419,7 +419,7 @@ limit = \"50%\"
     #[test]
     fn the_summary_tells_what_survives_and_what_has_an_order() {
         let text = "[[device]]\nkind = \"file\"\nsize = \"64MiB\"\n[[tenant]]\nname = \"a\"\n\
-                    durability = \"crash\"\nindex = \"hybrid+\"\nscan_keys_max = 9\n";
+                    durability = \"crash\"\nindex = \"hybrid+\"\nmax_scan_keys = 9\n";
         let text = summary(&loaded(text));
         let told = "survives a kill, ranges by fast-fair, 9 keys a scan";
         assert!(text.contains(told), "{text}");

@@ -355,7 +355,7 @@ impl Assembler {
             },
             ranges: tree(table).map(|tree| Ranges {
                 tree,
-                scan_keys_max: table.count("scan_keys_max") as u32,
+                max_scan_keys: table.count("max_scan_keys") as u32,
             }),
             segment_bytes: segment.0 as u32,
             item_len_max: item_len_max.0 as u32,

@@ -684,7 +684,7 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Tenant,
-        name: "scan_keys_max",
+        name: "max_scan_keys",
         kind: Kind::Count {
             unit: "keys",
             min: 1,
