@@ -194,7 +194,7 @@ pub(super) struct Near {
     /// the model costs. A unit that is near in part takes the place of a whole one.
     sets: Box<[[u16; WAYS]]>,
     /// Ranges that were read last, by where they begin: nodes that all look-ups pass. Such a range
-    /// is near until another one takes its place, whatever `tags` says; as in an inner cache.
+    /// is near until another one takes its place, whatever `sets` says; as in an inner cache.
     recent: Box<[(u64, u64); RECENT]>,
     in_flight: [(u64, u64); IN_FLIGHT],
     /// No line is on its way after this.
