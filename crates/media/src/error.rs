@@ -80,6 +80,17 @@ pub enum MediaError {
         /// Its first eight bytes.
         found: [u8; 8],
     },
+    /// The file does not begin as a file of a log does.
+    #[error(
+        "{}: not a file of a Nyx log: it begins with {found:02x?}, not \"NYXLOG\"",
+        path.display()
+    )]
+    NoLog {
+        /// The file.
+        path: PathBuf,
+        /// Its first eight bytes.
+        found: [u8; 8],
+    },
     /// The file was allocated but never got its header.
     #[error("{}: its header is all zero: an interrupted creation; remove the file", path.display())]
     Unfinished {

@@ -234,6 +234,11 @@ impl Image {
         self.mark(MARK_LOST)
     }
 
+    /// Takes that back: it is in use, and has what it should.
+    pub fn mark_in_use(&self) -> Result<(), MediaError> {
+        self.mark(MARK_IN_USE)
+    }
+
     /// Bytes that the file system has for it.
     pub fn allocated_bytes(&self) -> Result<u64, MediaError> {
         let metadata = self.file.metadata();

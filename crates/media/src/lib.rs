@@ -13,7 +13,8 @@
 //! * [`evaluate`]: latency and bandwidth of a device by size, order and threads, for people.
 //! * [`pmem`]: words of persistent memory for indexes that live on it, and what a crash may leave.
 //! * [`dram`]: reserved memory for indexes and keys; not the device, so never metered. [`Image`]: a
-//!   file whose parts are such memory.
+//!   file whose parts are such memory. [`LogFile`]: one that is written from its begin to its end
+//!   and synced.
 
 pub mod clock;
 pub mod dram;
@@ -23,6 +24,7 @@ pub mod evaluate;
 mod front;
 mod header;
 mod image;
+pub mod log;
 pub mod mapped;
 mod mapping;
 pub mod model;
@@ -36,6 +38,7 @@ pub use emulate::Emulated;
 pub use error::MediaError;
 pub use front::Front;
 pub use image::{Image, Left};
+pub use log::{LogBytes, LogFile, LogWriter};
 pub use mapped::{Durability, Mapped, Origin};
 pub use pmem::Pmem;
 
