@@ -102,6 +102,12 @@ pub enum EngineError {
         /// What was left for it.
         left: Bytes,
     },
+    /// A newcomer whose journal has to be read first.
+    #[error("tenant {tenant:?} has a journal to be read, which is done at a start only: restart")]
+    ToReplay {
+        /// The tenant's name.
+        tenant: String,
+    },
     /// A tenant's store refused its configuration.
     #[error("tenant {tenant:?}: {source}")]
     Store {

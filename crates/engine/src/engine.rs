@@ -60,8 +60,8 @@ pub enum Outcome {
     Shutdown,
 }
 
-/// How often [`Store::sweep`] is called at once.
-const SWEEPS: usize = 8;
+/// How often [`Store::sweep`], [`Store::reorder`] and [`Store::rewrite`] are called at once.
+const STEPS: usize = 8;
 
 /// How one step inside a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,18 @@ impl Cx<'_, '_> {
     pub(crate) fn turn(&mut self) -> Step {
         let gate = self.lane.gate(self.now.mono);
         self.pass(gate)
+    }
+
+    /// Takes some steps of background work, if there is any, as long as the tenant may access its
+    /// device; whether there is more.
+    fn while_open(&mut self, mut more: bool, mut step: impl FnMut(&mut Self) -> bool) -> bool {
+        for _ in 0..STEPS {
+            if !more || !matches!(self.lane.gate(self.now.mono), Gate::Open) {
+                break;
+            }
+            more = step(self);
+        }
+        more
     }
 
     /// What the gate said.
@@ -267,6 +279,22 @@ impl Engine {
         now: Now,
         out: &mut Out,
     ) -> Outcome {
+        match request.command.changes() {
+            true => self.execute_change(worker, session, request, now, out),
+            false => self.execute_now(worker, session, request, now, out),
+        }
+    }
+
+    /// The same, whatever a journal says.
+    #[inline]
+    pub(crate) fn execute_now(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        request: &Request<'_>,
+        now: Now,
+        out: &mut Out,
+    ) -> Outcome {
         if let Command::Get(get) = &request.command {
             return match (get.count, request.tenant) {
                 (1, Some(tenant)) => self.get_one(worker, tenant, get, request.hash, now, out),
@@ -394,22 +422,14 @@ impl Engine {
         let mut cx = self.cx(worker, tenant.id, now);
         let expires = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
         // What the sweep reads is the tenant's to pay, and it waits as the tenant does.
-        let mut sweeps = cx.store.is_sweeping();
-        for _ in 0..SWEEPS {
-            let open = matches!(cx.lane.gate(now.mono), Gate::Open);
-            if !sweeps || !open {
-                break;
-            }
-            sweeps = cx.store.sweep(&mut cx.lane);
-        }
-        let mut orders = cx.store.is_reordering();
-        for _ in 0..SWEEPS {
-            if !orders || !matches!(cx.lane.gate(now.mono), Gate::Open) {
-                break;
-            }
-            orders = cx.store.reorder(cx.writer, &mut cx.lane, now.unix);
-        }
-        let more = sweeps || orders || expires;
+        let sweeps = cx.while_open(cx.store.is_sweeping(), |cx| cx.store.sweep(&mut cx.lane));
+        let orders = cx.while_open(cx.store.is_reordering(), |cx| {
+            cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
+        });
+        let rewrites = cx.while_open(cx.store.is_rewriting(), |cx| {
+            cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
+        });
+        let more = sweeps || orders || expires || rewrites;
         if !more {
             worker.maintained = at + 1;
         }
@@ -459,6 +479,11 @@ impl<'a> Request<'a> {
     /// Whose key it is; none where it has none, or belongs to nobody here.
     pub fn tenant(&self) -> Option<TenantId> {
         self.tenant
+    }
+
+    /// Whether it may change items of several tenants.
+    pub(crate) fn changes_many(&self) -> bool {
+        matches!(&self.command, Command::Get(get) if get.count > 1)
     }
 
     /// The command.

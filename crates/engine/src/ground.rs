@@ -150,6 +150,11 @@ impl Engine {
         let ground = self.ground.lock();
         let mut ground = ground.unwrap_or_else(PoisonError::into_inner);
         let made = ground.settle(self.tenants.len(), newcomers)?;
+        if let Some(one) = made.iter().find(|one| one.store.is_to_replay()) {
+            return Err(EngineError::ToReplay {
+                tenant: one.name().to_owned(),
+            });
+        }
         // From here on nothing can fail. What the controller knows of tenants grows together with
         // the table, as ticks see it.
         let controller = self.controller.lock();

@@ -18,6 +18,7 @@ mod change;
 pub mod config;
 pub mod control;
 pub mod counters;
+mod durable;
 mod engine;
 mod ground;
 mod meta;
@@ -30,7 +31,9 @@ pub mod tenants;
 mod worker;
 
 pub use config::{EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
+pub use durable::Settled;
 pub use engine::{Engine, Outcome, Request};
+pub use nyx_store::{Journal, SyncMode};
 pub use session::{Binding, OpenDoor, Prefixes, Session, User, Users};
 pub use tenant::Tenant;
 pub use tenants::Tenants;

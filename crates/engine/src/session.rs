@@ -4,6 +4,7 @@
 //! leads may be replaced while connections are open. Their locks are taken at a login, and by a
 //! session once for each time that its door leads elsewhere.
 
+use crate::durable::Owed;
 use nyx_base::TenantId;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -160,6 +161,8 @@ pub struct Session {
     /// How many keys of the current request are answered already: a multiget that was held in the
     /// middle goes on there.
     pub(crate) keys_done: u32,
+    /// What is to be durable before it is answered.
+    pub(crate) owes: Vec<Owed>,
 }
 
 impl Session {
@@ -174,6 +177,7 @@ impl Session {
             door,
             version,
             keys_done: 0,
+            owes: Vec::new(),
         }
     }
 
@@ -193,6 +197,13 @@ impl Session {
             (self.version, self.reach) = door.look();
         }
         true
+    }
+
+    /// Whether something that it changed may not be durable as it was promised: see
+    /// [`crate::Engine::is_settled`].
+    #[inline]
+    pub fn owes_anything(&self) -> bool {
+        !self.owes.is_empty()
     }
 
     /// Whether nothing but a login is understood.

@@ -18,7 +18,8 @@ use nyx_base::{DevicePs, Instant, Latencies};
 use nyx_gate::{DELAY_UNIT, Usage};
 use nyx_policy::{Delay, Want};
 use nyx_proto::{Out, reply};
-use nyx_store::Figures;
+use nyx_store::{Figures, Journal};
+use std::fmt::Display;
 
 /// What only the process knows. The simulator and tests leave it at its default.
 #[derive(Clone, Debug, Default)]
@@ -214,6 +215,9 @@ impl Engine {
         if let Some(keep) = &tenant.config.keep {
             stat("durability", &keep.durability);
         }
+        if let Some(journal) = tenant.store.journal() {
+            journal_told(journal, &mut stat);
+        }
         if let Some(ordered) = tenant.store.ordered() {
             stat("order_bytes", &tenant.store.order_bytes());
             stat("order_built", &format!("{ordered:.4}"));
@@ -321,6 +325,16 @@ impl Engine {
             }
         }
     }
+}
+
+fn journal_told(journal: &Journal, stat: &mut dyn FnMut(&str, &dyn Display)) {
+    let figures = journal.figures();
+    stat("sync", &journal.sync_mode());
+    stat("journal_bytes", &figures.file_bytes);
+    stat("journal_appended_bytes", &figures.appended_bytes);
+    stat("journal_unsynced_bytes", &figures.unsynced_bytes);
+    stat("journal_syncs", &figures.syncs);
+    stat("journal_rewrites", &figures.rewrites);
 }
 
 /// The latencies of a tenant's requests: for each octave in which there are any, named by where it

@@ -121,6 +121,25 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Whether it may change an item.
+    #[inline]
+    pub fn changes(&self) -> bool {
+        match self {
+            Command::Get(get) => get.touch.is_some(),
+            Command::MetaGet(meta) => meta.ttl().is_some() || meta.vivify().is_some(),
+            Command::Store(_)
+            | Command::Delete { .. }
+            | Command::Arith { .. }
+            | Command::Touch { .. }
+            | Command::MetaSet(_)
+            | Command::MetaDelete(_)
+            | Command::MetaArith(_)
+            | Command::TooLarge(_)
+            | Command::FlushAll { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the key is base64 of the real one (meta flag `b`).
     #[inline]
     pub fn is_base64(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::group::{Conns, Group, Member, Process, Stop};
 use crate::shared::Shared;
 use arrayvec::ArrayVec;
 use nyx_base::{Clock, Instant, Now, TenantId};
-use nyx_engine::{Engine, Outcome, Request, Worker};
+use nyx_engine::{Engine, Outcome, Request, Settled, Worker};
 use nyx_proto::auth::{self, Auth};
 use nyx_proto::{Command, Out, Parse, ProtoError, parse, reply};
 use std::sync::Arc;
@@ -51,6 +51,11 @@ impl Process for EngineWork {
         while self.round(group, conns, now) {}
         self.worker.settle();
         self.record();
+    }
+
+    #[inline]
+    fn is_settled(&self, conn: &mut Conn) -> Settled {
+        self.engine.is_settled(&mut conn.session)
     }
 
     fn maintain(&mut self, now: Now) -> bool {

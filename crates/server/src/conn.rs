@@ -78,8 +78,10 @@ pub(crate) struct Conn {
     pub(crate) limits: Limits,
     /// Unexecuted input, where there is any.
     pub(crate) input: Option<Input>,
-    /// Output that the socket did not take, where there is any.
+    /// Output that the socket did not take, or that may not be sent yet, where there is any.
     pub(crate) out: Option<Out>,
+    /// Its output tells of changes that are not durable.
+    pub(crate) unsettled: bool,
     /// How many bytes of input are needed before parsing pays.
     pub(crate) need: usize,
     /// How many bytes of an oversized request are still to be dropped.
@@ -112,6 +114,7 @@ impl Conn {
             limits,
             input: None,
             out: None,
+            unsettled: false,
             need: 0,
             swallow: 0,
             readable: true,

@@ -4,6 +4,7 @@
 use crate::conn::{Conn, Input};
 use crate::held::ConnId;
 use nyx_base::{Instant, Now, TenantId};
+use nyx_engine::Settled;
 use nyx_proto::Out;
 
 /// One connection's part in a group.
@@ -59,6 +60,9 @@ impl Group {
 pub(crate) trait Process: Send {
     /// Executes what the inputs hold.
     fn process(&mut self, group: &mut Group, conns: &mut Conns, now: Now);
+
+    /// Whether what a connection was answered may be sent.
+    fn is_settled(&self, conn: &mut Conn) -> Settled;
 
     /// Bounded housekeeping; true where there is more to do at once.
     fn maintain(&mut self, now: Now) -> bool;

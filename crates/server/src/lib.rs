@@ -14,6 +14,7 @@
 //! * [`conn`]: a connection and its buffers.
 //! * [`worker`]: the event loop; [`batch`]: what happens between reading and writing.
 //! * [`held`]: connections whose tenant must wait.
+//! * [`sync`]: who makes changes durable.
 //! * [`null`]: the same loop with a canned answer, the limit of what a server can reach.
 
 mod batch;
@@ -24,6 +25,7 @@ pub mod listen;
 mod null;
 mod running;
 mod shared;
+mod sync;
 mod timer;
 mod worker;
 

@@ -5,8 +5,10 @@
 //! A `set` is parsed as far as it takes to skip its data, and answered `STORED`, so that a
 //! generator can fill it as it fills a real server.
 
+use crate::conn::Conn;
 use crate::group::{Conns, Group, Process};
 use nyx_base::Now;
+use nyx_engine::Settled;
 use nyx_proto::{Limits, Out, Parse, parse, reply};
 
 pub(crate) struct Canned {
@@ -70,6 +72,10 @@ impl Process for Canned {
                 }
             }
         }
+    }
+
+    fn is_settled(&self, _conn: &mut Conn) -> Settled {
+        Settled::Yes
     }
 
     fn maintain(&mut self, _now: Now) -> bool {

@@ -9,6 +9,7 @@ use crate::held::HOLD_MIN;
 use crate::listen::{Door, Listener};
 use crate::null::Canned;
 use crate::shared::Shared;
+use crate::sync::Syncer;
 use crate::worker::{Arrival, Inbox, WorkerLoop};
 use mio::{Events, Poll, Token};
 use nyx_base::{Clock, Instant, WorkerId};
@@ -82,6 +83,9 @@ pub struct Running {
     shared: Arc<Shared>,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<JoinHandle<()>>,
+    clock: Arc<dyn Clock>,
+    /// Tenants whose journals, where they have one, are synced.
+    attended: usize,
 }
 
 /// A server whose addresses are taken and that does not answer yet: clients may connect already,
@@ -149,6 +153,8 @@ fn start(
         shared: shared.clone(),
         inboxes: Vec::new(),
         threads: Vec::new(),
+        clock: clock.clone(),
+        attended: 0,
     };
     for index in 0..workers {
         let process: Box<dyn Process> = match &answer {
@@ -174,12 +180,9 @@ fn start(
         Answer::Engine(engine) => Some(engine.clone()),
         Answer::Canned { .. } => None,
     };
-    if let Some(engine) = engine.clone() {
-        let (shared, clock) = (shared.clone(), clock.clone());
-        running.spawn("nyx-control".into(), None, move || {
-            control(&engine, &shared, &*clock);
-            Ok(())
-        })?;
+    if let Some(engine) = &engine {
+        running.control(engine)?;
+        running.attend(engine)?;
     }
     let acceptor = Acceptor {
         listeners,
@@ -228,6 +231,34 @@ impl Running {
             })
             .map_err(system("start a thread"))?;
         self.threads.push(thread);
+        Ok(())
+    }
+
+    fn control(&mut self, engine: &Arc<Engine>) -> Result<(), ServerError> {
+        let (engine, shared, clock) = (engine.clone(), self.shared.clone(), self.clock.clone());
+        self.spawn("nyx-control".into(), None, move || {
+            control(&engine, &shared, &*clock);
+            Ok(())
+        })
+    }
+
+    /// Sees that the journals of all tenants are synced, those of newcomers too: to be called
+    /// before anybody reaches them.
+    pub fn attend(&mut self, engine: &Arc<Engine>) -> Result<(), ServerError> {
+        for tenant in engine.tenants().iter().skip(self.attended) {
+            self.attended += 1;
+            if tenant.store().journal().is_none() {
+                continue;
+            }
+            let syncer = Syncer {
+                engine: engine.clone(),
+                tenant: tenant.id(),
+                shared: self.shared.clone(),
+                inboxes: self.inboxes.clone(),
+                clock: self.clock.clone(),
+            };
+            self.spawn(format!("nyx-sync-{}", tenant.id()), None, || syncer.run())?;
+        }
         Ok(())
     }
 

@@ -10,6 +10,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub(crate) struct WorkerFigures {
     pub(crate) bytes_read: Counter,
     pub(crate) bytes_written: Counter,
+    /// Answers of its connections wait until a journal is durable.
+    pub(crate) waits_for_journal: AtomicBool,
     /// Connections that wait for their tenant's budget, now, by tenant.
     pub(crate) held: Box<[AtomicU64]>,
 }
@@ -19,6 +21,7 @@ impl WorkerFigures {
         WorkerFigures {
             bytes_read: Counter::default(),
             bytes_written: Counter::default(),
+            waits_for_journal: AtomicBool::new(false),
             held: (0..tenants).map(|_| AtomicU64::new(0)).collect(),
         }
     }

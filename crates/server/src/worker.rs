@@ -14,7 +14,7 @@ use crate::timer::Timer;
 use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
 use nyx_base::{Clock, Instant, Nanos, Now, UnixSeconds};
-use nyx_engine::Session;
+use nyx_engine::{Session, Settled};
 use nyx_proto::{Limits, Out};
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -79,6 +79,8 @@ pub(crate) struct WorkerLoop {
     ready: Vec<usize>,
     serving: Vec<usize>,
     due: Vec<ConnId>,
+    /// Connections whose output waits for a journal.
+    unsettled: Vec<ConnId>,
     next_housekeeping: Instant,
 }
 
@@ -112,6 +114,7 @@ impl WorkerLoop {
             ready: Vec::new(),
             serving: Vec::new(),
             due: Vec::new(),
+            unsettled: Vec::new(),
             next_housekeeping: Instant(0),
         })
     }
@@ -150,12 +153,16 @@ impl WorkerLoop {
         self.release(now);
         for event in events {
             match event.token() {
-                WAKE => self.adopt(now),
+                WAKE => {
+                    self.adopt(now);
+                    self.send_settled(now);
+                }
                 TIMER => {}
                 Token(slot) => self.touched(slot, event, now),
             }
         }
         self.serve(now);
+        self.send_settled(now);
         self.count_held();
         self.housekeep(now);
     }
@@ -209,7 +216,7 @@ impl WorkerLoop {
         // The end may come with the last bytes and has no event of its own then: the socket is to
         // be read until it says so itself.
         conn.ending |= event.is_read_closed();
-        if event.is_writable() && conn.out.is_some() {
+        if event.is_writable() && conn.out.is_some() && !conn.unsettled {
             self.resume_output(slot, now);
         }
         self.enqueue(slot);
@@ -348,6 +355,12 @@ impl WorkerLoop {
         conn.released = false;
         let starved = (member.need.is_some() && !stopped) || conn.input.is_none();
         let figures = &self.shared.workers[self.index];
+        if !out.is_empty() && conn.session.owes_anything() {
+            conn.out = Some(out);
+            conn.unsettled = true;
+            self.unsettled.push(id);
+            return;
+        }
         match send(conn, self.poll.registry(), slot, &mut out) {
             Ok(n) => {
                 figures.bytes_written.add(n as u64);
@@ -370,31 +383,65 @@ impl WorkerLoop {
         }
     }
 
-    /// The socket takes bytes again.
-    fn resume_output(&mut self, slot: usize, now: Now) {
-        let conn = self.conns.at(slot);
-        let Some(mut out) = conn.out.take() else {
-            return;
-        };
-        let sent = send(conn, self.poll.registry(), slot, &mut out);
-        match sent {
-            Err(_) => self.close(slot),
-            Ok(n) => {
-                self.shared.workers[self.index].bytes_written.add(n as u64);
-                conn.stirred = now.mono;
-                if !out.is_empty() {
-                    conn.out = Some(out);
-                    return;
-                }
-                self.pool.take_out(out);
-                let want = conn
-                    .stream
-                    .want_write(self.poll.registry(), Token(slot), false);
-                if conn.closing || want.is_err() {
-                    self.close(slot);
+    /// Sends answers that wait for a journal, where they may be sent now.
+    fn send_settled(&mut self, now: Now) {
+        // Said before it is looked at: what is made durable after that brings another wake.
+        let waits = &self.shared.workers[self.index].waits_for_journal;
+        waits.store(!self.unsettled.is_empty(), Relaxed);
+        for id in std::mem::take(&mut self.unsettled) {
+            let Some(conn) = self.conns.by_id(id) else {
+                continue;
+            };
+            match self.process.is_settled(conn) {
+                Settled::NotYet => self.unsettled.push(id),
+                Settled::Never => self.close(id.0),
+                Settled::Yes => {
+                    conn.unsettled = false;
+                    self.send_out(id.0, now);
+                    self.enqueue(id.0);
                 }
             }
         }
+    }
+
+    /// The socket takes bytes again.
+    fn resume_output(&mut self, slot: usize, now: Now) {
+        if !self.send_out(slot, now) {
+            return;
+        }
+        let registry = self.poll.registry();
+        let conn = self.conns.at(slot);
+        if conn
+            .stream
+            .want_write(registry, Token(slot), false)
+            .is_err()
+        {
+            self.close(slot);
+        }
+    }
+
+    /// Sends what a connection still has to be sent; whether that is all, and it stays open.
+    fn send_out(&mut self, slot: usize, now: Now) -> bool {
+        let conn = self.conns.at(slot);
+        let Some(mut out) = conn.out.take() else {
+            return false;
+        };
+        let Ok(n) = send(conn, self.poll.registry(), slot, &mut out) else {
+            self.close(slot);
+            return false;
+        };
+        self.shared.workers[self.index].bytes_written.add(n as u64);
+        conn.stirred = now.mono;
+        if !out.is_empty() {
+            conn.out = Some(out);
+            return false;
+        }
+        self.pool.take_out(out);
+        if conn.closing {
+            self.close(slot);
+            return false;
+        }
+        true
     }
 
     /// Once a second: expiry, and connections that have been silent too long.
@@ -415,7 +462,7 @@ impl WorkerLoop {
         for slot in self.conns.slots() {
             let silent = self.conns.get_mut(slot).is_some_and(|conn| {
                 // Who is on the ready list has something to do; its slot must not change hands.
-                let busy = conn.held || conn.queued;
+                let busy = conn.held || conn.queued || conn.unsettled;
                 !busy && now.mono.since(conn.stirred) > limit
             });
             if silent {
@@ -516,6 +563,10 @@ mod tests {
                     });
                 }
             }
+        }
+
+        fn is_settled(&self, _conn: &mut Conn) -> Settled {
+            Settled::Yes
         }
 
         fn maintain(&mut self, _now: Now) -> bool {

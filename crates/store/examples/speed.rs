@@ -82,6 +82,7 @@ impl Rig {
             durability: Durability::Crash,
             data_id: medium.id().expect("it is a file"),
             purpose: Purpose::Serve,
+            journal: None,
         });
         Rig::over(medium, size, workers, keep)
     }

@@ -10,8 +10,9 @@
 
 use crate::header::{Header, State};
 use crate::items::{Draft, Source};
+use crate::journal::{self, Kind};
 use crate::request::{Condition, DeleteOutcome, KeyHash, Put, PutOutcome, Side, Value};
-use crate::store::{Expect, Found, Store};
+use crate::store::{Expect, Found, News, Store};
 use crate::writer::{Lot, Writer};
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
@@ -58,7 +59,7 @@ impl Store {
             cas: put.cas,
             add: Some((side, put.value)),
         };
-        match self.rewrite(w, lane, (put.key, put.hash), put.condition, &change, now) {
+        match self.write_again(w, lane, (put.key, put.hash), put.condition, &change, now) {
             PutOutcome::NotFound => PutOutcome::NotStored,
             outcome => outcome,
         }
@@ -86,7 +87,7 @@ impl Store {
             cas,
             add: None,
         };
-        match self.rewrite(w, lane, (key, hash), condition, &change, now) {
+        match self.write_again(w, lane, (key, hash), condition, &change, now) {
             PutOutcome::Stored { .. } => DeleteOutcome::Deleted,
             PutOutcome::Exists => DeleteOutcome::Exists,
             PutOutcome::OutOfMemory => self.delete(w, lane, key, hash, condition, now),
@@ -120,6 +121,7 @@ impl Store {
         }
         if header.expiry != UnixSeconds::NEVER && expiry != UnixSeconds::NEVER {
             self.items.set_expiry(lane, place, &header, expiry);
+            self.tell_journal(&touched(key, expiry));
             return true;
         }
         drop(guard);
@@ -129,12 +131,12 @@ impl Store {
             cas: None,
             add: None,
         };
-        let outcome = self.rewrite(w, lane, (key, hash), Condition::Always, &change, now);
+        let outcome = self.write_again(w, lane, (key, hash), Condition::Always, &change, now);
         matches!(outcome, PutOutcome::Stored { .. })
     }
 
     /// Writes an item again with a change. `NotFound` where there is none.
-    fn rewrite(
+    fn write_again(
         &self,
         w: &mut Writer,
         lane: &mut Lane<'_>,
@@ -192,8 +194,12 @@ impl Store {
                     value,
                 },
             );
-            let expect = Expect::Same(found.place);
-            match self.publish(w, lane, (key, hash), &appended, expect, now) {
+            let news = News {
+                hash,
+                expect: Expect::Same(found.place),
+                change: change.told(key),
+            };
+            match self.publish(w, lane, &news, &appended, now) {
                 // Somebody was faster: the item is another one now.
                 PutOutcome::Exists => continue,
                 outcome => return outcome,
@@ -239,7 +245,31 @@ impl Store {
     }
 }
 
+/// What the journal is told of a touch.
+fn touched(key: &[u8], expiry: UnixSeconds) -> journal::Change<'_> {
+    journal::Change {
+        expiry: Some(expiry),
+        ..journal::Change::new(Kind::Touch, key)
+    }
+}
+
 impl<'a> Change<'a> {
+    /// What the journal is told: the change and not the item, which it has.
+    fn told(&self, key: &'a [u8]) -> journal::Change<'a> {
+        let (kind, value) = match self.add {
+            Some((Side::Append, value)) => (Kind::Append, value),
+            Some((Side::Prepend, value)) => (Kind::Prepend, value),
+            None if self.invalidate => (Kind::Invalidate, Value::default()),
+            None => (Kind::Touch, Value::default()),
+        };
+        journal::Change {
+            value,
+            expiry: self.expiry,
+            cas: self.cas,
+            ..journal::Change::new(kind, key)
+        }
+    }
+
     /// The pieces of the changed value, given the old one.
     fn value(&self, old: Source<'a>) -> [Source<'a>; 3] {
         match self.add {

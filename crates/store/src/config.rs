@@ -1,5 +1,6 @@
 //! What a store is made from, and why it may refuse to be made.
 
+use nyx_base::Nanos;
 use nyx_index::ordered::PutError;
 use nyx_media::MediaError;
 use std::fmt;
@@ -75,6 +76,39 @@ pub struct Keep {
     pub data_id: [u8; 16],
     /// What the image is opened for.
     pub purpose: Purpose,
+    /// What makes changes survive a power failure; none where they need not.
+    pub journal: Option<Journaling>,
+}
+
+/// How changes are kept in a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journaling {
+    /// The directory of its files, made where there is none; nothing else may be in it.
+    pub dir: PathBuf,
+    /// Whose journal it is: it is not used for another.
+    pub name: String,
+    /// When a change is durable.
+    pub sync: SyncMode,
+    /// Bytes of each of its files; none for what suits the tenant's size.
+    pub file_bytes: Option<u64>,
+}
+
+/// When a change survives a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SyncMode {
+    /// So long after it was made, and as much as the disk takes for it.
+    Every(Nanos),
+    /// Before it is acknowledged.
+    Each,
+}
+
+impl fmt::Display for SyncMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SyncMode::Every(period) => write!(f, "{}ms", period.0 / 1_000_000),
+            SyncMode::Each => f.pad("each"),
+        }
+    }
 }
 
 /// What an image is opened for.

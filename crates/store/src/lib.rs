@@ -8,6 +8,7 @@
 //! * [`Store`]: one tenant's items, shared by all workers. [`Writer`]: one worker's open segments.
 //! * [`Eras`]: when memory that was freed may be used again.
 //! * [`Range`]: keys in their order, where a store has one.
+//! * [`Journal`]: what makes changes survive a power failure.
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
 mod change;
@@ -20,6 +21,7 @@ mod ghost;
 mod header;
 mod item;
 mod items;
+mod journal;
 mod kept;
 mod order;
 mod reclaim;
@@ -33,8 +35,12 @@ mod walk;
 mod writer;
 
 pub use change::Invalidation;
-pub use config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError, Tree};
+pub use config::{
+    Durability, Eviction, Journaling, Keep, Layout, Purpose, StoreConfig, StoreError, SyncMode,
+    Tree,
+};
 pub use item::Item;
+pub use journal::{Journal, JournalFigures, Ready, Replayed, forget_journal};
 pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
 pub use order::{Range, RangeError};

@@ -105,6 +105,7 @@ pub(crate) enum Lack {
     Order,
     /// The tree refuses the key whatever room it has.
     Tree,
+    Journal,
 }
 
 /// What a tree of keys does, whichever it is.

@@ -178,6 +178,11 @@ impl State {
         self.next_seq - 1
     }
 
+    /// Numbers up to this one were given before.
+    pub(crate) fn begin_above(&mut self, seq: u64) {
+        self.next_seq = self.next_seq.max(seq + 1);
+    }
+
     /// Sorts the chunks of an image: those in use with their segments and sequence numbers; all
     /// others are free, without memory of theirs that counts.
     fn find_chunks(&mut self, items: &Items) -> Vec<(u32, u64, u32)> {

@@ -19,6 +19,7 @@ use crate::ghost::Ghost;
 use crate::header::{Checks, Header, State};
 use crate::item::Item;
 use crate::items::{Draft, Items, Source};
+use crate::journal::{Change, Found as JournalFile, Journal, Kind, Room, Start};
 use crate::kept::{Ground, Kept};
 use crate::order::{Lack, Order};
 use crate::reclaim::{Done, Reclaimer};
@@ -60,6 +61,10 @@ pub struct Store {
     flush: CachePadded<Flush>,
     /// Of a store that survives.
     pub(crate) kept: Option<Box<Kept>>,
+    /// Of one that survives power failures.
+    pub(crate) journal: Option<Box<Journal>>,
+    /// What of it is to be read first.
+    pub(crate) to_replay: Mutex<Vec<JournalFile>>,
 }
 
 /// An item that is likely the one of a key, for prefetching.
@@ -80,6 +85,20 @@ struct Flush {
 pub(crate) struct Found {
     pub(crate) place: Place,
     pub(crate) header: Header,
+}
+
+/// What an appended item is published as.
+pub(crate) struct News<'a> {
+    pub(crate) hash: KeyHash,
+    pub(crate) expect: Expect,
+    /// What the journal is told.
+    pub(crate) change: Change<'a>,
+}
+
+/// Why an appended item is not published.
+enum Refusal {
+    Judged(PutOutcome),
+    Lack(Lack),
 }
 
 /// What must be so at the moment of publishing.
@@ -120,10 +139,13 @@ impl Store {
                 due: AtomicU32::new(UnixSeconds::NEVER.0),
             }),
             kept,
+            journal: None,
+            to_replay: Mutex::default(),
             config,
             eras,
         };
         store.go_on()?;
+        store.open_journal()?;
         Ok(store)
     }
 
@@ -145,6 +167,34 @@ impl Store {
         if let Some(order) = &self.order {
             order.begin_anew();
         }
+        Ok(())
+    }
+
+    /// Opens the journal of a store that has one, and sees what becomes of it.
+    fn open_journal(&mut self) -> Result<(), StoreError> {
+        let keep = self.config.keep.as_ref();
+        let journaling = keep.and_then(|keep| keep.journal.as_ref());
+        let (Some(kept), Some(journaling)) = (&self.kept, journaling) else {
+            // Whoever has one later must not take up an old one.
+            if let Some(kept) = &self.kept {
+                kept.numbered().store(0, Release);
+            }
+            return Ok(());
+        };
+        let found = kept.beginning().is_found();
+        let image = (found, kept.numbered());
+        let (journal, start, seq) =
+            Journal::open(&self.config, journaling, kept.image_id(), image)?;
+        self.space.lock().begin_above(seq);
+        match start {
+            Start::GoOn => {}
+            Start::Anew => journal.want_rewrite(),
+            Start::Replay(files) => {
+                kept.lost()?;
+                self.to_replay = Mutex::new(files);
+            }
+        }
+        self.journal = Some(Box::new(journal));
         Ok(())
     }
 
@@ -253,8 +303,20 @@ impl Store {
             value,
         };
         let appended = w.append(&self.items, lane, lot, &draft);
-        let expect = Expect::Condition(put.condition);
-        self.publish(w, lane, (put.key, put.hash), &appended, expect, now)
+        let news = News {
+            hash: put.hash,
+            expect: Expect::Condition(put.condition),
+            change: Change {
+                value: put.value,
+                flags: put.flags,
+                expiry: Some(put.expiry),
+                cas: put.cas,
+                stale: put.stale,
+                win_sent: put.win_sent,
+                ..Change::new(Kind::Set, put.key)
+            },
+        };
+        self.publish(w, lane, &news, &appended, now)
     }
 
     /// Removes an item. Conditions other than `CasIs` mean `Always`.
@@ -271,6 +333,10 @@ impl Store {
         let whole = self.approach(hash.0);
         let mut guard = self.index.lock(w.worker(), hash.0);
         let Some((slot, found)) = self.find_locked(lane, &guard, key) else {
+            // The journal may have an item that was evicted since.
+            if !matches!(condition, Condition::CasIs(_)) {
+                self.tell_journal(&Change::new(Kind::Delete, key));
+            }
             return DeleteOutcome::NotFound;
         };
         let ended = self.is_ended(&found.header, found.place, now)
@@ -278,6 +344,7 @@ impl Store {
         if !ended && matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
             return DeleteOutcome::Exists;
         }
+        self.tell_journal(&Change::new(Kind::Delete, key));
         self.note(w.worker(), found.place);
         self.strike(&mut guard, slot, w.worker(), key);
         drop(guard);
@@ -302,6 +369,10 @@ impl Store {
                 if let Some(kept) = &self.kept {
                     kept.keep_flush(self.flush_mark(), at);
                 }
+                self.tell_journal(&Change {
+                    expiry: Some(at),
+                    ..Change::new(Kind::FlushLater, &[])
+                });
             }
             false => {
                 self.flush.due.store(UnixSeconds::NEVER.0, Relaxed);
@@ -359,6 +430,23 @@ impl Store {
             kept.keep_flush(mark, UnixSeconds::NEVER);
         }
         self.flush.mark.store(mark, Release);
+        // After that: see `Store::publish`.
+        self.tell_journal(&Change::new(Kind::Flush, &[]));
+    }
+
+    /// The journal that changes go to.
+    #[inline]
+    fn journaled(&self) -> Option<&Journal> {
+        let journal = self.journal.as_deref();
+        journal.filter(|journal| !journal.is_replaying())
+    }
+
+    /// Appends a change to the journal, if there is one. Under the lock of its key's bucket.
+    #[inline]
+    pub(crate) fn tell_journal(&self, change: &Change<'_>) {
+        if let Some(journal) = self.journaled() {
+            journal.append(change);
+        }
     }
 
     /// Items of segments with a lower sequence number were flushed.
@@ -522,57 +610,92 @@ impl Store {
         &self,
         w: &mut Writer,
         lane: &mut Lane<'_>,
-        (key, hash): (&[u8], KeyHash),
+        news: &News<'_>,
         appended: &Appended,
-        expect: Expect,
         now: UnixSeconds,
     ) -> PutOutcome {
         loop {
-            let whole = self.approach(hash.0);
-            let mut guard = self.index.lock(w.worker(), hash.0);
-            let (slot, old) = self.find_locked(lane, &guard, key).unzip();
-            let live = old.filter(|&old| {
-                !self.is_ended(&old.header, old.place, now)
-                    && (whole || self.is_whole(lane, hash, old))
-            });
-            let judged = match expect {
-                Expect::Condition(condition) => self.judge(condition, live),
-                Expect::Same(place) if live.is_some_and(|live| live.place == place) => Ok(false),
-                Expect::Same(_) => Err(PutOutcome::Exists),
-            };
-            let published = match (judged, slot) {
-                (Err(outcome), _) => {
-                    drop(guard);
+            match self.try_publish(w.worker(), lane, news, appended, now) {
+                Ok(Some(old)) => self.kill(w.worker(), news.hash, old),
+                Ok(None) => self.grow(w, lane),
+                Err(Refusal::Lack(Lack::Index(Full::Limit))) if self.grant(w, lane, now) => {
+                    continue;
+                }
+                Err(Refusal::Lack(Lack::Order)) if self.grant_order(w, lane, now) => continue,
+                Err(refusal) => {
                     w.take_back(&self.items, appended);
-                    return outcome;
+                    return match refusal {
+                        Refusal::Judged(outcome) => outcome,
+                        Refusal::Lack(_) => PutOutcome::OutOfMemory,
+                    };
                 }
-                (Ok(stale), Some(slot)) => {
-                    self.inherit(lane, slot.place, appended.place, stale);
-                    self.note(w.worker(), slot.place);
-                    guard.replace(slot, appended.place);
-                    Ok(())
-                }
-                (Ok(_), None) => self.enlist(&mut guard, w.worker(), key, appended.place),
-            };
-            drop(guard);
-            match published {
-                Err(Lack::Index(Full::Limit)) if self.grant(w, lane, now) => continue,
-                Err(Lack::Order) if self.grant_order(w, lane, now) => continue,
-                Err(_) => {
-                    w.take_back(&self.items, appended);
-                    return PutOutcome::OutOfMemory;
-                }
-                Ok(()) => {}
-            }
-            match old {
-                Some(old) => self.kill(w.worker(), hash, old),
-                None => self.grow(w, lane),
             }
             let unique = || self.items.unique(appended.place);
             return PutOutcome::Stored {
                 cas: appended.cas.unwrap_or_else(unique),
             };
         }
+    }
+
+    /// Publishes an appended item, if it may be; gives the one that it replaces.
+    fn try_publish(
+        &self,
+        worker: WorkerId,
+        lane: &mut Lane<'_>,
+        news: &News<'_>,
+        appended: &Appended,
+        now: UnixSeconds,
+    ) -> Result<Option<Found>, Refusal> {
+        let &News {
+            hash,
+            expect,
+            ref change,
+        } = news;
+        let whole = self.approach(hash.0);
+        let mut guard = self.index.lock(worker, hash.0);
+        let (slot, old) = self.find_locked(lane, &guard, change.key).unzip();
+        let live = old.filter(|&old| {
+            !self.is_ended(&old.header, old.place, now) && (whole || self.is_whole(lane, hash, old))
+        });
+        let stale = match expect {
+            Expect::Condition(condition) => self.judge(condition, live),
+            Expect::Same(place) if live.is_some_and(|live| live.place == place) => Ok(false),
+            Expect::Same(_) => Err(PutOutcome::Exists),
+        };
+        let stale = stale.map_err(Refusal::Judged)?;
+        let room = self.journaled().map(|journal| journal.room(change.len()));
+        let room = match room {
+            Some(None) => return Err(Refusal::Lack(Lack::Journal)),
+            room => room.flatten(),
+        };
+        match slot {
+            Some(slot) => {
+                self.inherit(lane, slot.place, appended.place, stale);
+                self.note(worker, slot.place);
+                guard.replace(slot, appended.place);
+            }
+            None => {
+                let enlisted = self.enlist(&mut guard, worker, change.key, appended.place);
+                enlisted.map_err(Refusal::Lack)?;
+            }
+        }
+        if let Some(room) = room {
+            self.journalize(room, change, appended, stale);
+        }
+        Ok(old)
+    }
+
+    /// Appends what was published to the journal; but not behind a flush that it is older than.
+    fn journalize(&self, room: Room<'_>, change: &Change<'_>, appended: &Appended, stale: bool) {
+        let segment = self.items.segment_of(appended.place);
+        // The mark is set before the flush is appended, and this is asked with the journal's lock.
+        if self.items.segments.at(segment).seq() < self.flush_mark() {
+            return;
+        }
+        room.write(&Change {
+            stale: change.stale || stale,
+            ..*change
+        });
     }
 
     /// What a new item takes over from the one that it replaces: how often it was used, where the

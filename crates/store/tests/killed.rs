@@ -60,6 +60,7 @@ fn config(directory: &Path) -> StoreConfig {
             durability: Durability::Crash,
             data_id: [7; 16],
             purpose: Purpose::Serve,
+            journal: None,
         }),
         ..small(SIZE)
     }

@@ -8,7 +8,7 @@ use crate::config::overrides::Overrides;
 use crate::config::value::Value;
 use crate::config::{
     Action, Config, Device, Durability, Entry, Group, Limit, Loaded, Medium, PolicyKind, Ranges,
-    Source, Tenant, Terms,
+    Source, SyncMode, Tenant, Terms,
 };
 use crate::serving::admission::{self, Priced};
 use crate::serving::plans;
@@ -280,13 +280,20 @@ fn holds(tenant: &Tenant) -> impl Iterator<Item = String> {
         Durability::Warm => "survives a stop".to_owned(),
         Durability::Crash => "survives a kill".to_owned(),
     });
+    let sync = tenant.sync.map(|sync| match sync {
+        SyncMode::Every(period) => {
+            let period = Value::TimeNs(period.0);
+            format!("changes survive a power failure {period} after they were made")
+        }
+        SyncMode::Each => "changes survive a power failure before they are answered".to_owned(),
+    });
     let ranges = tenant.ranges.map(
         |Ranges {
              tree,
              max_scan_keys,
          }| { format!("ranges by {tree}, {max_scan_keys} keys a scan") },
     );
-    survives.into_iter().chain(ranges)
+    survives.into_iter().chain(sync).chain(ranges)
 }
 
 /// The groups of a device, each indented below the one that it is in.

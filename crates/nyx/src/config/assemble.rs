@@ -76,8 +76,12 @@ fn server(table: &Table) -> Server {
         n => n as u16,
     };
     let data_dir = table.path("data_dir").unwrap_or_default();
+    let image_dir = table.path("image_dir").unwrap_or_else(|| data_dir.clone());
     Server {
-        image_dir: table.path("image_dir").unwrap_or_else(|| data_dir.clone()),
+        journal_dir: table
+            .path("journal_dir")
+            .unwrap_or_else(|| image_dir.clone()),
+        image_dir,
         data_dir,
         workers,
         max_tenants: table.count("max_tenants") as usize,
@@ -245,6 +249,10 @@ impl Assembler {
 
     /// What survives has its values where they survive, and its keys apart.
     fn check_durability(&mut self, table: &Table, tenant: &Tenant, devices: &[Device]) {
+        if tenant.sync.is_some() && tenant.durability != Some(Durability::Crash) {
+            let message = "needs durability = \"crash\"".to_string();
+            self.wrong(table, "sync", message);
+        }
         if tenant.durability.is_none() {
             return;
         }
@@ -351,6 +359,11 @@ impl Assembler {
             durability: match table.text("durability") {
                 Some("warm") => Some(Durability::Warm),
                 Some("crash") => Some(Durability::Crash),
+                _ => None,
+            },
+            sync: match table.text("sync") {
+                Some("each") => Some(SyncMode::Each),
+                Some("100ms") => Some(SyncMode::Every(Nanos::from_millis(100))),
                 _ => None,
             },
             ranges: tree(table).map(|tree| Ranges {

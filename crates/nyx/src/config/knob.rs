@@ -273,6 +273,17 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Server,
+        name: "journal_dir",
+        kind: Kind::Path,
+        fallback: Fallback::Unset("image_dir"),
+        paper: "",
+        doc: "Directory of the journals of tenants with a sync, one directory each; made when \
+              missing. It has to be on a disk, unlike images and data files. A journal grows to \
+              two to three times what its tenant holds. A tenant without a sync has its journal \
+              removed.",
+    },
+    Knob {
+        section: Section::Server,
         name: "workers",
         kind: Kind::Count {
             unit: "threads",
@@ -669,7 +680,18 @@ pub static KNOBS: &[Knob] = &[
         paper: "",
         doc: "What its items survive: none; a stop in order (SIGTERM, SIGINT, SIGUSR1) with warm; \
               kill -9 too with crash. It serves at once after a start, whatever it holds. Needs a \
-              device of kind file or dax. A power failure empties it.",
+              device of kind file or dax. A power failure empties it, unless sync says otherwise.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "sync",
+        kind: Kind::Choice(&["none", "100ms", "each"]),
+        fallback: Fallback::Is("none"),
+        paper: "",
+        doc: "When a change survives a power failure: never; 100 ms after it was made, and as much \
+              as the disk takes; before it is answered with each (changes that come together are \
+              synced together). Changes go to a journal (server.journal_dir), which is read when \
+              the image cannot be used. Needs durability = \"crash\".",
     },
     Knob {
         section: Section::Tenant,

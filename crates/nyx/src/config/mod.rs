@@ -27,9 +27,9 @@ pub mod value;
 
 pub use load::{Loaded, Source};
 pub use nyx_engine::Ranges;
-pub use nyx_store::{Durability, Eviction, Layout, Tree};
+pub use nyx_store::{Durability, Eviction, Layout, SyncMode, Tree};
 
-use nyx_base::Bytes;
+use nyx_base::{Bytes, Nanos};
 use nyx_policy::mechanism::interference::Design;
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,6 +59,8 @@ pub struct Server {
     pub data_dir: PathBuf,
     /// Holds the images of tenants that survive.
     pub image_dir: PathBuf,
+    /// Holds the journals of tenants whose changes survive a power failure.
+    pub journal_dir: PathBuf,
     /// Data-path threads, at least one.
     pub workers: u16,
     /// How many tenants there may ever be, those included that come while the server runs.
@@ -119,6 +121,8 @@ pub struct Tenant {
     pub layout: Layout,
     /// What it survives, if anything.
     pub durability: Option<Durability>,
+    /// When its changes survive a power failure, if ever.
+    pub sync: Option<SyncMode>,
     /// How ranges of its keys are asked for, if they can be.
     pub ranges: Option<Ranges>,
     /// Size of a segment in bytes, a power of two.

@@ -20,7 +20,7 @@ pub use recent::Did;
 use crate::config::{self, Config};
 use crate::{Exit, Failure};
 use admission::Priced;
-use nyx_base::Clock;
+use nyx_base::{Bytes, Clock, UnixSeconds, WorkerId};
 use nyx_engine::{Binding, Engine, EngineConfig, Tenant, TenantConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
@@ -28,9 +28,13 @@ use nyx_media::{Image, Mapped, TscClock};
 use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
-use nyx_store::Beginning;
+use nyx_store::{Beginning, Replayed, forget_journal};
 use recent::Recent;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// How often the reading of a journal is told of.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What a command, and not a configuration, says about a server.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +100,7 @@ impl Serving {
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(engine.tenants().iter());
+        replay(&engine, &clock)?;
         let engine = Arc::new(engine);
         let answer = Answer::Engine(engine.clone());
         let running = bound
@@ -169,7 +174,7 @@ impl Serving {
 
     /// Takes in tenants that are new, under a policy for all.
     fn take_in(
-        &self,
+        &mut self,
         newcomers: &[config::Tenant],
         policy: Box<dyn Policy>,
     ) -> Result<(), Failure> {
@@ -179,6 +184,8 @@ impl Serving {
         let taken_in = self.engine.take_in(newcomers, policy);
         taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(self.engine.tenants().iter().skip(residents));
+        let attended = self.running.attend(&self.engine);
+        attended.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         // Their limits hold before anybody reaches them.
         nyx_server::tick(&self.engine, self.clock.now());
         Ok(())
@@ -227,17 +234,16 @@ fn engine_tenants(
     tenants: &[config::Tenant],
     media: &[Arc<Mapped>],
 ) -> Vec<TenantConfig> {
-    let tenant = |one: &config::Tenant| {
-        tenants::tenant(one, &config.server.image_dir, media[one.device].id())
-    };
+    let tenant =
+        |one: &config::Tenant| tenants::tenant(one, &config.server, media[one.device].id());
     tenants.iter().map(tenant).collect()
 }
 
 /// Whoever has no durability now goes on without its image, and must not find it as it was later:
-/// what is deleted until then would come back.
+/// what is deleted until then would come back. So with a journal.
 fn forget_images(config: &Config, tenants: &[config::Tenant]) {
     for tenant in tenants.iter().filter(|one| one.durability.is_none()) {
-        let path = tenants::image_of(tenant, &config.server.image_dir);
+        let path = tenants::image_of(tenant, &config.server);
         let opened = Image::open(&path);
         let forgotten = opened.and_then(|image| image.map_or(Ok(()), |image| image.mark_lost()));
         if let Err(error) = forgotten {
@@ -248,6 +254,48 @@ fn forget_images(config: &Config, tenants: &[config::Tenant]) {
             );
         }
     }
+    for tenant in tenants.iter().filter(|one| one.sync.is_none()) {
+        let path = tenants::journal_of(tenant, &config.server);
+        let tenant = &tenant.name;
+        match forget_journal(&path) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!(tenant, "has no sync: its journal was removed"),
+            Err(error) => tracing::warn!(tenant, "has no sync, and a journal: {error}"),
+        }
+    }
+}
+
+/// Stores what the journals of tenants have whose images cannot be used.
+fn replay(engine: &Engine, clock: &Arc<dyn Clock>) -> Result<(), Failure> {
+    let mut worker = engine.worker(WorkerId(0), clock.clone());
+    let mut told = std::time::Instant::now();
+    let mut tell = |tenant: &Tenant, replayed: &Replayed, is_done: bool| {
+        let Replayed {
+            changes,
+            bytes,
+            damaged,
+            dropped,
+            ..
+        } = *replayed;
+        let (tenant, read) = (tenant.name(), Bytes(bytes));
+        if is_done {
+            tracing::info!(tenant, changes, %read, dropped, "was made from its journal");
+        } else if told.elapsed() >= TELL_EVERY {
+            told = std::time::Instant::now();
+            tracing::info!(tenant, changes, %read, "reads its journal");
+        }
+        if is_done && damaged > 0 {
+            tracing::error!(
+                tenant,
+                damaged,
+                "its journal was damaged: some changes that were durable are lost"
+            );
+        }
+    };
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let now = UnixSeconds(u32::try_from(now).unwrap_or(u32::MAX));
+    let replayed = engine.replay(&mut worker, now, &mut tell);
+    replayed.map_err(|error| Failure::new(Exit::Io, error.to_string()))
 }
 
 /// Tells what tenants that survive go on with.
@@ -320,9 +368,11 @@ fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
             .any(|p| p.starts_with(&config.server.data_dir))
     });
     let survives = config.tenants.iter().any(|one| one.durability.is_some());
+    let journals = config.tenants.iter().any(|one| one.sync.is_some());
     let dirs = [
         needed.then_some(&config.server.data_dir),
         survives.then_some(&config.server.image_dir),
+        journals.then_some(&config.server.journal_dir),
     ];
     for dir in dirs.into_iter().flatten() {
         std::fs::create_dir_all(dir).map_err(|error| Failure::uncreatable(dir, &error))?;

@@ -5,27 +5,39 @@ use crate::config::{self, Config};
 use nyx_base::TenantId;
 use nyx_engine::{Binding, HoldAction, OpenDoor, Prefixes, TenantConfig, User, Users};
 use nyx_server::Door;
-use nyx_store::{Eviction, Keep, Layout, Purpose};
-use std::path::{Path, PathBuf};
+use nyx_store::{Eviction, Journaling, Keep, Layout, Purpose};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Where a tenant's image is, if it has one.
-pub(super) fn image_of(config: &config::Tenant, image_dir: &Path) -> PathBuf {
-    image_dir.join(format!("{}.image", config.name))
+pub(super) fn image_of(config: &config::Tenant, server: &config::Server) -> PathBuf {
+    server.image_dir.join(format!("{}.image", config.name))
+}
+
+/// The directory of a tenant's journal, if it has one.
+pub(super) fn journal_of(config: &config::Tenant, server: &config::Server) -> PathBuf {
+    server.journal_dir.join(format!("{}.journal", config.name))
 }
 
 /// A tenant; `data_id` is of the data file that its values are in, if that is one.
 pub(super) fn tenant(
     config: &config::Tenant,
-    image_dir: &Path,
+    server: &config::Server,
     data_id: Option<[u8; 16]>,
 ) -> TenantConfig {
+    let journaling = |sync| Journaling {
+        dir: journal_of(config, server),
+        name: config.name.clone(),
+        sync,
+        file_bytes: None,
+    };
     let keep = |(durability, data_id)| Keep {
-        path: image_of(config, image_dir),
+        path: image_of(config, server),
         name: config.name.clone(),
         durability,
         data_id,
         purpose: Purpose::Serve,
+        journal: config.sync.map(journaling),
     };
     TenantConfig {
         keep: config.durability.zip(data_id).map(keep),

@@ -117,6 +117,7 @@ impl About {
                 durability: Durability::Crash,
                 data_id: self.data_id,
                 purpose,
+                journal: None,
             }),
         }
     }

@@ -13,7 +13,7 @@ use crate::header::Header;
 use crate::items::{Items, Source};
 use crate::request::KeyHash;
 use crate::store::{Found, Store};
-use nyx_base::WorkerId;
+use nyx_base::{Instant, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::{Place, Places, Revived};
 use nyx_media::MediaError;
@@ -51,6 +51,11 @@ impl Store {
     /// Writes everything to the disk and marks the image as closed in order. No worker writes
     /// afterwards.
     pub fn close(&self) -> Result<(), StoreError> {
+        if self.is_to_replay() {
+            // What is in the image is not what it should have: it stays lost.
+            return Ok(());
+        }
+        self.sync(Instant(0))?;
         let closed = self.kept.as_ref().map_or(Ok(()), |kept| kept.close());
         Ok(closed?)
     }

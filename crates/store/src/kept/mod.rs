@@ -43,6 +43,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Rele
 const NOTES: usize = 8;
 const FLUSH_MARK: usize = 0;
 const FLUSH_DUE: usize = 1;
+/// The number of the newest file of the tenant's journal; zero where it has none.
+const JOURNAL: usize = 2;
 /// Workers that may have notes.
 const WORKERS_MAX: usize = 1024;
 /// Parts of an image begin at a page; large ones at a large page.
@@ -331,6 +333,26 @@ impl Kept {
         let before_never = self.control[FLUSH_DUE].load(Relaxed) as u32;
         let due = UnixSeconds(UnixSeconds::NEVER.0 - before_never);
         (mark, due)
+    }
+
+    /// The id of its image.
+    pub(crate) fn image_id(&self) -> [u8; 16] {
+        self.image.id()
+    }
+
+    /// The number of the newest file of its journal.
+    pub(crate) fn numbered(&self) -> &AtomicU64 {
+        &self.control[JOURNAL]
+    }
+
+    /// The image is worth nothing, until [`Kept::in_use`].
+    pub(crate) fn lost(&self) -> Result<(), MediaError> {
+        self.image.mark_lost()
+    }
+
+    /// From now on the image has all that it should.
+    pub(crate) fn in_use(&self) -> Result<(), MediaError> {
+        self.image.mark_in_use()
     }
 
     pub(crate) fn close(&self) -> Result<(), MediaError> {

@@ -44,6 +44,7 @@ impl Ground {
                 durability,
                 data_id: [7; 16],
                 purpose: Purpose::Serve,
+                journal: None,
             }),
             ..small(self.size)
         }

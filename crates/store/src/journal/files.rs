@@ -1,0 +1,375 @@
+//! The files of a journal: their names, what each says of itself, which of them belong together,
+//! and how a journal begins with those that it finds.
+//!
+//! What it never does: read a record.
+
+use super::{END, FILE_BYTES_MAX, FILE_BYTES_MIN, FILE_ONE_IN, FOLLOWS_WHOLE};
+use super::{Journal, Open, TAIL, Tail};
+use super::{RECORDS_BETWEEN, SEQ, SEQ_INVERSE};
+use crate::config::{Journaling, StoreConfig, StoreError};
+use crate::request::KEY_LEN_MAX;
+use crate::segment::SEQ_MAX;
+use nyx_media::{LogBytes, LogFile, MediaError};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// The layout of a journal's records.
+const FORMAT: u32 = 1;
+const SUFFIX: &str = ".log";
+/// Sequence numbers that a store may have given since the last sync of its journal.
+const SEQ_GAP: u64 = 1 << 20;
+/// Bytes of a record beside key and value, at most.
+const RECORD_BYTES: usize = 48;
+
+/// Whose journal it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct About {
+    /// Of the image of its tenant.
+    pub(super) image_id: [u8; 16],
+    /// The tenant's name.
+    pub(super) name: String,
+}
+
+/// A file that was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    /// What it says of itself; none where its page is damaged.
+    pub(super) page: Option<(About, [u64; LogFile::WORDS])>,
+    /// It was never begun: whoever made it was cut off.
+    pub(super) is_blank: bool,
+}
+
+/// How a journal begins.
+pub(crate) enum Start {
+    /// Its tenant's image cannot be used: what it has is to be stored.
+    Replay(Vec<Found>),
+    /// It goes on with files that hold all that the image does.
+    GoOn,
+    /// It begins anew, and knows nothing of what the image has.
+    Anew,
+}
+
+impl About {
+    pub(super) fn encode(&self, number: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(u64::from(FORMAT).to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+        bytes.extend(self.image_id);
+        bytes.extend(self.name.as_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<(u32, u64, About)> {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let about = About {
+            image_id: bytes.get(16..32)?.try_into().ok()?,
+            name: String::from_utf8_lossy(&bytes[32..]).into_owned(),
+        };
+        Some((u32::try_from(word(0)?).ok()?, word(8)?, about))
+    }
+}
+
+impl Found {
+    /// A word of its page; zero where that is damaged.
+    pub(super) fn word(&self, word: usize) -> u64 {
+        self.page.as_ref().map_or(0, |(_, words)| words[word])
+    }
+
+    /// How far it was written, as it says.
+    pub(super) fn tail(&self) -> usize {
+        self.word(TAIL) as usize
+    }
+
+    /// Where it ends, if nothing more was to come.
+    pub(super) fn end(&self) -> Option<usize> {
+        let end = self.word(END).checked_sub(1)? as usize;
+        (end == self.tail()).then_some(end)
+    }
+
+    /// The sequence number that it states; none where that cannot be one.
+    fn seq(&self) -> Option<u64> {
+        let seq = self.word(SEQ);
+        (self.word(SEQ_INVERSE) == !seq && seq < SEQ_MAX / 2).then_some(seq)
+    }
+
+    fn read(number: u64, path: PathBuf, name: &str) -> Result<Found, StoreError> {
+        let damaged = |reason: String| StoreError::Damaged {
+            path: path.clone(),
+            reason,
+        };
+        let mut is_blank = false;
+        let page = match LogFile::read(&path, false) {
+            Ok(LogBytes { about, words, .. }) => match About::decode(&about) {
+                Some((FORMAT, stated, about)) if about.name == name => {
+                    (stated == number).then_some((about, words))
+                }
+                Some((FORMAT, _, about)) => {
+                    return Err(StoreError::OtherTenant {
+                        path,
+                        made: about.name,
+                        asked: name.to_owned(),
+                    });
+                }
+                Some((other, ..)) => {
+                    return Err(damaged(format!(
+                        "it is of format {other}, and this build knows {FORMAT} only"
+                    )));
+                }
+                None => None,
+            },
+            Err(error @ MediaError::Version { .. }) => return Err(error.into()),
+            Err(error @ MediaError::File { .. }) if is_unreadable(&error) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let begins_blank = |found: &[u8; 8]| *found == [0; 8];
+                is_blank = match &error {
+                    MediaError::NoLog { found, .. } => begins_blank(found),
+                    error => matches!(error, MediaError::File { .. }),
+                };
+                None
+            }
+        };
+        Ok(Found {
+            number,
+            path,
+            page,
+            is_blank,
+        })
+    }
+}
+
+/// Whether an error is the system's and not that of a file that is too short.
+fn is_unreadable(error: &MediaError) -> bool {
+    let eof = std::io::ErrorKind::UnexpectedEof;
+    matches!(error, MediaError::File { source, .. } if source.kind() != eof)
+}
+
+/// Where the file of a number is.
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:010}{SUFFIX}"))
+}
+
+/// Makes names durable that came or went.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), MediaError> {
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|source| MediaError::File {
+        path: dir.to_owned(),
+        action: "sync it",
+        source,
+    })
+}
+
+/// The files of a directory, the oldest first.
+fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, MediaError> {
+    let failed = |source| MediaError::File {
+        path: dir.to_owned(),
+        action: "list it",
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_suffix(SUFFIX));
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            files.push((number, path));
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Removes files, the oldest first, so that those that are there whatever happens follow each
+/// other.
+pub(super) fn remove<'p>(
+    dir: &Path,
+    files: impl Iterator<Item = &'p Path>,
+) -> Result<(), MediaError> {
+    let mut any = false;
+    for path in files {
+        match std::fs::remove_file(path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(MediaError::File {
+                    path: path.to_owned(),
+                    action: "remove it",
+                    source,
+                });
+            }
+            _ => any = true,
+        }
+    }
+    if any { sync_dir(dir) } else { Ok(()) }
+}
+
+/// Removes the journal in a directory, if there is one: its tenant goes on without, and nobody is
+/// to find later what was so before. Whether there was one.
+pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
+    if !dir.exists() {
+        return Ok(false);
+    }
+    let files = list(dir)?;
+    remove(dir, files.iter().map(|(_, path)| path.as_path()))?;
+    Ok(!files.is_empty())
+}
+
+impl Journal {
+    /// The journal of a tenant whose image has this id, and was found whole or not; the image
+    /// keeps the number of its newest file in `numbered`. Also the sequence number that the store
+    /// is to begin above, where it begins anew.
+    pub(crate) fn open(
+        config: &StoreConfig,
+        journaling: &Journaling,
+        image_id: [u8; 16],
+        (found, numbered): (bool, &AtomicU64),
+    ) -> Result<(Journal, Start, u64), StoreError> {
+        let name = &journaling.name;
+        make_dir(&journaling.dir)?;
+        let files = list(&journaling.dir)?.into_iter();
+        let files: Result<Vec<Found>, StoreError> = files
+            .map(|(number, path)| Found::read(number, path, name))
+            .collect();
+        let files = files?;
+        let seq = files.iter().filter_map(Found::seq).max();
+        let seq = seq.map_or(0, |seq| seq + SEQ_GAP);
+        let journal = Journal::of(config, journaling, image_id);
+        let was = numbered.load(Acquire);
+        let start = match files.last() {
+            Some(_) if !found => {
+                journal.is_replaying.store(true, Release);
+                Start::Replay(files)
+            }
+            Some(last) if last.is_of(&image_id, was) => {
+                journal.go_on(files, numbered)?;
+                Start::GoOn
+            }
+            _ => {
+                remove(&journaling.dir, files.iter().map(|one| one.path.as_path()))?;
+                let newest = files.last().map_or(0, |last| last.number);
+                journal.begin(was.max(newest) + 1, numbered)?;
+                if found { Start::Anew } else { Start::GoOn }
+            }
+        };
+        Ok((journal, start, seq))
+    }
+
+    fn of(config: &StoreConfig, journaling: &Journaling, image_id: [u8; 16]) -> Journal {
+        let record = config.item_len_max as usize + KEY_LEN_MAX + RECORD_BYTES;
+        let reserve = usize::from(config.workers) * RECORDS_BETWEEN * record;
+        let part = (config.size / FILE_ONE_IN).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
+        let file_bytes = journaling
+            .file_bytes
+            .unwrap_or(part)
+            .max(4 * reserve as u64);
+        Journal {
+            about: About {
+                image_id,
+                name: journaling.name.clone(),
+            },
+            config: journaling.clone(),
+            file_bytes: file_bytes.next_multiple_of(4096) as usize,
+            reserve,
+            tail: Default::default(),
+            appended: Default::default(),
+            durable: Default::default(),
+            syncing: Default::default(),
+            sync_began: Default::default(),
+            syncs: Default::default(),
+            failed: Default::default(),
+            starved: Default::default(),
+            is_starved: Default::default(),
+            syncer: Default::default(),
+            rewrite: Default::default(),
+            is_roomy: Default::default(),
+            is_replaying: Default::default(),
+        }
+    }
+
+    /// Goes on behind files that were found. Those that are not at their end are now: how far they
+    /// were written each says itself, since the machine has run on or all was synced.
+    fn go_on(&self, mut files: Vec<Found>, numbered: &AtomicU64) -> Result<(), StoreError> {
+        let is_spare = |one: &Found| one.tail() == 0 && one.end().is_none();
+        let spare = files.pop_if(|last| is_spare(last));
+        remove(&self.config.dir, spare.iter().map(|one| one.path.as_path()))?;
+        let number = match (files.last(), &spare) {
+            (Some(last), _) => last.number + 1,
+            (None, Some(spare)) => spare.number,
+            (None, None) => 1,
+        };
+        // Only its successor says that a file is durable.
+        let follows = files
+            .iter()
+            .skip(1)
+            .map(|next| next.word(FOLLOWS_WHOLE) == 1);
+        let is_durable = follows.chain([false]);
+        let mut ended = Vec::new();
+        for (one, _) in files
+            .iter()
+            .zip(is_durable)
+            .filter(|(_, is_durable)| !is_durable)
+        {
+            let (file, writer) = LogFile::open(&one.path)?;
+            let open = Open {
+                number: one.number,
+                at: one.tail().min(file.len() as usize),
+                file: Arc::new(file),
+                writer,
+                before: 0,
+            };
+            if one.end().is_none() {
+                open.end();
+            }
+            ended.push(open);
+        }
+        let mut tail = self.lock();
+        let paths = files.into_iter().map(|one| (one.number, one.path));
+        tail.files.extend(paths);
+        tail.ended.extend(ended);
+        drop(tail);
+        self.begin(number, numbered)
+    }
+
+    /// Begins a file to be appended to.
+    pub(super) fn begin(&self, number: u64, numbered: &AtomicU64) -> Result<(), StoreError> {
+        let open = self.make(number, numbered)?;
+        let mut tail = self.lock();
+        let Tail { files, .. } = &mut *tail;
+        files.push_back((number, open.file.path().to_owned()));
+        tail.open = Some(open);
+        self.is_roomy.store(true, Relaxed);
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Whether it is the newest file of the journal of this image, which says how many there were:
+    /// the one that it has the number of, or the one before, if that was not made any more.
+    fn is_of(&self, image_id: &[u8; 16], numbered: u64) -> bool {
+        let is_newest = self.number == numbered || self.number + 1 == numbered;
+        is_newest && (self.page.as_ref()).is_some_and(|(about, _)| about.image_id == *image_id)
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), MediaError> {
+    let failed = |action| {
+        let path = dir.to_owned();
+        move |source| MediaError::File {
+            path,
+            action,
+            source,
+        }
+    };
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(failed("make it"))?;
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
+    sync_dir(above.unwrap_or(Path::new(".")))
+}
