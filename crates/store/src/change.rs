@@ -8,7 +8,7 @@
 //!
 //! *Thread safety*: as `store`.
 
-use crate::header::{Header, State};
+use crate::header::{Checks, Header, State};
 use crate::items::{Draft, Source};
 use crate::journal::{self, Kind};
 use crate::request::{Condition, DeleteOutcome, KeyHash, Put, PutOutcome, Side, Value};
@@ -181,7 +181,7 @@ impl Store {
                 false => state,
             };
             let value = change.value(old_value);
-            let header = self.checked(lane, header, hash, &value, change);
+            let checks = self.checks(lane, found, hash, &value, change);
             let appended = w.append(
                 &self.items,
                 lane,
@@ -191,6 +191,7 @@ impl Store {
                     state,
                     key,
                     hash,
+                    checks,
                     value,
                 },
             );
@@ -207,20 +208,21 @@ impl Store {
         }
     }
 
-    /// The header of a changed item with the check of its value, which is the old one's where the
-    /// value is. Of an item that survives.
-    fn checked(
+    /// The checks of a changed item: that of its value is the old one's where the value is. Of an
+    /// item that survives.
+    fn checks(
         &self,
         lane: &mut Lane<'_>,
-        mut header: Header,
+        found: Found,
         hash: KeyHash,
         value: &[Source<'_>; 3],
         change: &Change<'_>,
-    ) -> Header {
-        if let (Some(checks), Some(_)) = (&mut header.checks, change.add) {
+    ) -> Option<Checks> {
+        let mut checks = self.items.checks(found.place, &found.header)?;
+        if change.add.is_some() {
             checks.value = self.check_of(lane, hash, value);
         }
-        header
+        Some(checks)
     }
 
     /// The header of an item after a change; none where it grew too large.

@@ -1,10 +1,10 @@
 //! What tells an item that is to survive from rubbish: a check of its head, by which whoever finds
 //! a place knows that an item begins there, and one of its value.
 //!
-//! The check of a head covers key and lengths and *which* use of which chunk it lies in (the item's
-//! unique number), so that what an earlier use left behind is none. Not covered are state and
-//! expiry, which change in place. The check of a value is that of its bytes and of the key; it does
-//! not change when the item moves.
+//! The check of a head covers key and lengths, the check of the value, and *which* use of which
+//! chunk it lies in (the item's unique number), so that what an earlier use left behind is none.
+//! Not covered are state and expiry, which change in place. The check of a value is that of its
+//! bytes and of the key; it does not change when the item moves.
 //!
 //! What it never does: touch memory.
 
@@ -12,15 +12,14 @@ use crate::header::Header;
 use crate::request::{KeyHash, Value};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-/// The check of a head; `unique` is the number of its place.
+/// The check of a head; `unique` is the number of its place, `value` the check of its value.
 #[inline]
-pub(crate) fn head(header: &Header, hash: KeyHash, unique: u64) -> u32 {
+pub(crate) fn head(header: &Header, hash: KeyHash, unique: u64, value: u32) -> u32 {
     let lengths = u64::from(header.value_len) | u64::from(header.value_offset) << 32;
     let rest = u64::from(header.key_len) | u64::from(header.flags) << 32;
-    let value = header.checks.map_or(0, |checks| u64::from(checks.value));
     let cas = header.cas.map_or(0, |cas| !cas);
     let mut sum = hash.0;
-    for part in [unique, lengths, rest, cas, value] {
+    for part in [unique, lengths, rest, cas, u64::from(value)] {
         sum = (sum ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         sum ^= sum >> 32;
     }
@@ -59,7 +58,6 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header::Checks;
     use nyx_base::UnixSeconds;
 
     #[test]
@@ -82,11 +80,12 @@ mod tests {
             flags: 11,
             expiry: UnixSeconds(12),
             cas: Some(13),
-            checks: Some(Checks { head: 0, value: 14 }),
+            has_checks: true,
         };
-        let sum = head(&header, KeyHash(1), 2);
-        assert_ne!(head(&header, KeyHash(2), 2), sum);
-        assert_ne!(head(&header, KeyHash(1), 3), sum);
+        let sum = head(&header, KeyHash(1), 2, 14);
+        assert_ne!(head(&header, KeyHash(2), 2, 14), sum);
+        assert_ne!(head(&header, KeyHash(1), 3, 14), sum);
+        assert_ne!(head(&header, KeyHash(1), 2, 15), sum);
         let others = [
             Header {
                 value_offset: 12,
@@ -109,18 +108,18 @@ mod tests {
                 cas: Some(14),
                 ..header
             },
-            Header {
-                checks: Some(Checks { head: 0, value: 15 }),
-                ..header
-            },
         ];
         for other in others {
-            assert_ne!(head(&other, KeyHash(1), 2), sum, "{other:?}");
+            assert_ne!(head(&other, KeyHash(1), 2, 14), sum, "{other:?}");
         }
         let touched = Header {
             expiry: UnixSeconds(99),
             ..header
         };
-        assert_eq!(head(&touched, KeyHash(1), 2), sum, "it changes in place");
+        assert_eq!(
+            head(&touched, KeyHash(1), 2, 14),
+            sum,
+            "it changes in place"
+        );
     }
 }

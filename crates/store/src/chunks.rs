@@ -1,4 +1,5 @@
-//! Key memory: chunks of 16 KiB in DRAM, in which headers and keys lie one behind the other.
+//! Key memory: chunks of 16 KiB in DRAM, in which headers and keys, with the checks of those that
+//! have any, lie one behind the other.
 //!
 //! What about a chunk is asked on the way of a GET (its segment) is kept in a dense table beside
 //! the memory: at the head of each chunk it would be one cache line in 16 KiB, all of them in the
@@ -12,7 +13,7 @@
 //!
 //! *Invariants*: items begin at multiples of 8 bytes; `place = byte address / 8`.
 
-use crate::header::{Header, STATE_WORD, State, WORDS_MAX};
+use crate::header::{Checks, Header, STATE_WORD, State, WORDS_MAX};
 use crate::segment::NONE;
 use nyx_index::Place;
 use nyx_media::dram::Words;
@@ -58,10 +59,10 @@ pub(crate) struct Chunks {
 /// Blocks of a file are allocated for this many chunks at once: 1 MiB.
 const ALLOCATE_CHUNKS: u32 = 64;
 
-/// Bytes that a header and key take in a chunk.
+/// Bytes that a header, its key and its checks take in a chunk.
 #[inline]
-pub(crate) fn footprint(head_len: usize) -> u32 {
-    head_len.next_multiple_of(8) as u32
+pub(crate) fn footprint(header: &Header) -> u32 {
+    header.record_len().next_multiple_of(8) as u32
 }
 
 impl Chunks {
@@ -254,7 +255,8 @@ impl Chunks {
         }
         self.word(place, STATE_WORD)
             .store(state.with_dead().0, Release);
-        if let Some(at) = Header::check_word(self.word(place, 0).load(Relaxed)) {
+        let [first, lengths] = [0, 1].map(|word| self.word(place, word).load(Relaxed));
+        if let Some(at) = Header::check_word_of(first, lengths) {
             let check = self.word(place, at);
             check.store(!check.load(Relaxed), Release);
         }
@@ -275,10 +277,25 @@ impl Chunks {
         unsafe { std::slice::from_raw_parts(address, usize::from(header.key_len)) }
     }
 
-    /// Writes header and key at a place of a chunk that the caller fills.
+    /// The checks that follow a key. The caller is within an era, or owns the chunk.
+    pub(crate) fn checks(&self, place: Place, header: &Header) -> Option<Checks> {
+        let at = header.check_word()?;
+        let [head, value] = [at, at + 1].map(|word| self.word(place, word).load(Relaxed));
+        Some(Checks { head, value })
+    }
+
+    /// Writes header, key and checks at a place of a chunk that the caller fills.
     #[inline]
-    pub(crate) fn write(&self, place: Place, header: &Header, state: State, key: &[u8]) {
+    pub(crate) fn write(
+        &self,
+        place: Place,
+        header: &Header,
+        state: State,
+        key: &[u8],
+        checks: Option<Checks>,
+    ) {
         debug_assert_eq!(key.len(), usize::from(header.key_len));
+        debug_assert_eq!(checks.is_some(), header.has_checks);
         let words: [u32; WORDS_MAX] = header.encode(state);
         let len = header.words_len();
         for (at, &word) in words[..len].iter().enumerate() {
@@ -288,6 +305,11 @@ impl Chunks {
         // SAFETY: the item lies within the chunk (the writer asked for its footprint), nobody reads
         // it before it is published, and `key` is not in this memory unless in another chunk.
         unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), address, key.len()) };
+        if let (Some(at), Some(checks)) = (header.check_word(), checks) {
+            self.word(place, at + 1).store(checks.value, Relaxed);
+            // Last: a head that is sound is whole, with what its check does not cover.
+            self.word(place, at).store(checks.head, Release);
+        }
     }
 
     /// Asks for a header and the begin of its key.
@@ -300,5 +322,49 @@ impl Chunks {
     #[inline]
     pub(crate) fn prefetch_write(&self, place: Place, len: usize) {
         prim::prefetch_write(self.byte(place, 0), len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_base::UnixSeconds;
+
+    /// The layout in an image: whoever changes it gives it another format.
+    #[test]
+    fn checks_lie_behind_the_key_and_one_of_them_turns_over() {
+        let region = Region::reserve(Chunks::bytes(1), false).expect("memory");
+        let entries = Array::reserve(1, false).expect("memory");
+        let chunks = Chunks::over(region, entries);
+        let header = Header {
+            value_offset: 8,
+            value_len: 9,
+            key_len: 5,
+            flags: 11,
+            expiry: UnixSeconds::NEVER,
+            cas: None,
+            has_checks: true,
+        };
+        let checks = Checks {
+            head: 0x0102_0304,
+            value: 0x0506_0708,
+        };
+        let place = Chunks::place(0, 48);
+        chunks.write(place, &header, State(7), b"abcde", Some(checks));
+        let words =
+            || -> [u32; 9] { std::array::from_fn(|at| chunks.word(place, at).load(Relaxed)) };
+        let (abcd, e) = (u32::from_le_bytes(*b"abcd"), u32::from(b'e'));
+        let Checks { head, value } = checks;
+        let mut expected = [9 << 28 | 2, 5 << 24 | 9, 7, 11, abcd, e, head, value, 0];
+        assert_eq!(words(), expected);
+        assert_eq!(footprint(&header), 32);
+        assert_eq!(chunks.header(place), header);
+        assert_eq!(chunks.key(place, &header), b"abcde");
+        assert_eq!(chunks.checks(place, &header), Some(checks));
+        for _ in 0..2 {
+            chunks.mark_dead(place);
+            (expected[2], expected[6]) = (1 << 31 | 7, !head);
+            assert_eq!(words(), expected, "once, and nothing else");
+        }
     }
 }

@@ -1,27 +1,29 @@
-//! What precedes an item's key, bit by bit.
+//! What precedes an item's key and what follows it, bit by bit.
 //!
 //! ```text
 //! word 0   bits 0..28 value offset in its segment, in units of 4 B (split layout; else 0)
 //!          bit 28 flags follow | bit 29 expiry follows | bit 30 CAS unique follows
-//!          bit 31 checks follow
+//!          bit 31 checks follow the key
 //! word 1   bits 0..24 value length in bytes | bits 24..32 key length in bytes
 //! word 2   state, see [`State`]
-//! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32 |
-//!          check of the head u32, of the value u32: those that follow. The check of the head has
-//!          all its bits the other way round once the item is dead
+//! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32: those that follow
 //! then     the key
+//! then     from the next multiple of 4 bytes on: check of the head u32, of the value u32, if they
+//!          follow. The check of the head has all its bits the other way round once the item is
+//!          dead
 //! ```
 //!
 //! So an item without flags, expiry and explicit CAS unique has 12 bytes of header, and a 20 byte
-//! key makes 32. Words 0, 1 and the optional ones never change once the item can be found, except
-//! the expiry; the state and the expiry are changed in place.
+//! key makes 32. The checks lie behind the key because no GET looks at them: it touches the same
+//! lines as without. Words 0, 1 and the optional ones never change once the item can be found,
+//! except the expiry; the state and the expiry are changed in place.
 //!
 //! What it never does: touch memory; it turns words into fields and back.
 
 use nyx_base::UnixSeconds;
 
 /// Words of the longest header.
-pub(crate) const WORDS_MAX: usize = 9;
+pub(crate) const WORDS_MAX: usize = 7;
 /// Words of the shortest header.
 pub(crate) const WORDS_MIN: usize = 3;
 /// The word that holds the state.
@@ -29,6 +31,7 @@ pub(crate) const STATE_WORD: usize = 2;
 /// The longest value in bytes that a header can state.
 pub(crate) const VALUE_LEN_LIMIT: u32 = (1 << 24) - 1;
 
+const KEY_LEN_SHIFT: u32 = 24;
 const OFFSET_MASK: u32 = (1 << 28) - 1;
 const OFFSET_UNIT: u32 = 4;
 const HAS_FLAGS: u32 = 1 << 28;
@@ -36,7 +39,7 @@ const HAS_EXPIRY: u32 = 1 << 29;
 const HAS_CAS: u32 = 1 << 30;
 const HAS_CHECKS: u32 = 1 << 31;
 
-/// Everything but key, value and state.
+/// Everything but key, value, state and checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) value_offset: u32,
@@ -45,11 +48,11 @@ pub(crate) struct Header {
     pub(crate) flags: u32,
     pub(crate) expiry: UnixSeconds,
     pub(crate) cas: Option<u64>,
-    /// Of items that are to survive: see `check`.
-    pub(crate) checks: Option<Checks>,
+    /// Checks follow the key: the item is to survive.
+    pub(crate) has_checks: bool,
 }
 
-/// What tells an item from rubbish.
+/// What tells an item from rubbish: see `check`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checks {
     pub(crate) head: u32,
@@ -64,17 +67,13 @@ impl Header {
             + usize::from(self.flags != 0)
             + usize::from(self.expiry != UnixSeconds::NEVER)
             + 2 * usize::from(self.cas.is_some())
-            + 2 * usize::from(self.checks.is_some())
     }
 
     /// The header's length in words, from its first word alone.
     #[inline]
     pub(crate) fn words_len_of(first: u32) -> usize {
         let marks = (first & (HAS_FLAGS | HAS_EXPIRY | HAS_CAS)).count_ones() as usize;
-        WORDS_MIN
-            + marks
-            + 2 * (first & HAS_CHECKS).count_ones() as usize
-            + usize::from(first & HAS_CAS != 0)
+        WORDS_MIN + marks + usize::from(first & HAS_CAS != 0)
     }
 
     /// Bytes from the header's begin to the key's end.
@@ -83,16 +82,33 @@ impl Header {
         4 * self.words_len() + usize::from(self.key_len)
     }
 
+    /// Bytes from the header's begin to the end of the checks, or of the key where there are none.
+    #[inline]
+    pub(crate) fn record_len(&self) -> usize {
+        let head = self.head_len();
+        match self.has_checks {
+            true => head.next_multiple_of(4) + size_of::<Checks>(),
+            false => head,
+        }
+    }
+
     /// The word of the expiry, where there is one.
     #[inline]
     pub(crate) fn expiry_word(&self) -> Option<usize> {
         (self.expiry != UnixSeconds::NEVER).then_some(WORDS_MIN + usize::from(self.flags != 0))
     }
 
-    /// The word of the check of the head, where there is one, from the first word alone.
+    /// The word of the check of the head, where there is one; that of the value's is the next.
     #[inline]
-    pub(crate) fn check_word(first: u32) -> Option<usize> {
-        (first & HAS_CHECKS != 0).then(|| Header::words_len_of(first) - 2)
+    pub(crate) fn check_word(&self) -> Option<usize> {
+        self.has_checks.then(|| self.head_len().div_ceil(4))
+    }
+
+    /// The same, from the first two words alone.
+    #[inline]
+    pub(crate) fn check_word_of(first: u32, lengths: u32) -> Option<usize> {
+        let key_words = (lengths >> KEY_LEN_SHIFT).div_ceil(4) as usize;
+        (first & HAS_CHECKS != 0).then(|| Header::words_len_of(first) + key_words)
     }
 
     /// The words, of which [`Header::words_len`] count.
@@ -103,7 +119,7 @@ impl Header {
         );
         let mut words = [0; WORDS_MAX];
         words[0] = self.value_offset / OFFSET_UNIT;
-        words[1] = self.value_len | u32::from(self.key_len) << 24;
+        words[1] = self.value_len | u32::from(self.key_len) << KEY_LEN_SHIFT;
         words[STATE_WORD] = state.0;
         let mut at = WORDS_MIN;
         if self.flags != 0 {
@@ -120,12 +136,9 @@ impl Header {
             words[0] |= HAS_CAS;
             words[at] = cas as u32;
             words[at + 1] = (cas >> 32) as u32;
-            at += 2;
         }
-        if let Some(checks) = self.checks {
+        if self.has_checks {
             words[0] |= HAS_CHECKS;
-            words[at] = checks.head;
-            words[at + 1] = checks.value;
         }
         words
     }
@@ -137,11 +150,11 @@ impl Header {
         let mut header = Header {
             value_offset: (first & OFFSET_MASK) * OFFSET_UNIT,
             value_len: lengths & VALUE_LEN_LIMIT,
-            key_len: (lengths >> 24) as u8,
+            key_len: (lengths >> KEY_LEN_SHIFT) as u8,
             flags: 0,
             expiry: UnixSeconds::NEVER,
             cas: None,
-            checks: None,
+            has_checks: first & HAS_CHECKS != 0,
         };
         let mut at = WORDS_MIN;
         if first & HAS_FLAGS != 0 {
@@ -154,11 +167,6 @@ impl Header {
         }
         if first & HAS_CAS != 0 {
             header.cas = Some(u64::from(word(at)) | u64::from(word(at + 1)) << 32);
-            at += 2;
-        }
-        if first & HAS_CHECKS != 0 {
-            let (head, value) = (word(at), word(at + 1));
-            header.checks = Some(Checks { head, value });
         }
         header
     }
@@ -281,13 +289,13 @@ mod tests {
             flags: u32,
             expiry: u32,
             cas: Option<u64>,
-            checks: Option<(u32, u32)>,
+            has_checks: bool,
             state: u32,
         ) {
-            let checks = checks.map(|(head, value)| Checks { head, value });
             let expiry = UnixSeconds(expiry);
             let value_offset = offset * OFFSET_UNIT;
-            let header = Header { value_offset, value_len, key_len, flags, expiry, cas, checks };
+            let header =
+                Header { value_offset, value_len, key_len, flags, expiry, cas, has_checks };
             let words = header.encode(State(state));
             let len = header.words_len();
             prop_assert_eq!(Header::decode(|at| words[..len][at]), header);
@@ -295,6 +303,16 @@ mod tests {
             prop_assert_eq!(Header::words_len_of(words[0]), len);
             if let Some(at) = header.expiry_word() {
                 prop_assert_eq!(words[at], expiry.0);
+            }
+            let check_word = header.check_word();
+            prop_assert_eq!(Header::check_word_of(words[0], words[1]), check_word);
+            prop_assert_eq!(check_word.is_some(), has_checks);
+            match check_word {
+                Some(at) => {
+                    prop_assert!((0..4).contains(&(4 * at - header.head_len())), "behind the key");
+                    prop_assert_eq!(4 * at + 8, header.record_len());
+                }
+                None => prop_assert_eq!(header.head_len(), header.record_len()),
             }
         }
     }

@@ -14,7 +14,7 @@
 
 use crate::chunks::{self, Chunks};
 use crate::config::StoreConfig;
-use crate::header::{Header, STATE_WORD, State, WORDS_MAX, WORDS_MIN};
+use crate::header::{Checks, Header, STATE_WORD, State, WORDS_MAX, WORDS_MIN};
 use crate::request::KeyHash;
 use crate::segment::Segments;
 use nyx_base::UnixSeconds;
@@ -63,6 +63,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) key: &'a [u8],
     /// The key's.
     pub(crate) hash: KeyHash,
+    /// Of an item that is to survive; that of the head is filled in when it is appended.
+    pub(crate) checks: Option<Checks>,
     pub(crate) value: [Source<'a>; 3],
 }
 
@@ -103,15 +105,14 @@ impl Items {
     /// What an item with this header takes.
     #[inline]
     pub(crate) fn footprint(&self, header: &Header) -> Footprint {
-        let head = header.head_len();
         match self.chunks {
             Some(_) => Footprint {
-                dram: chunks::footprint(head),
+                dram: chunks::footprint(header),
                 medium: header.value_len.next_multiple_of(VALUE_ALIGN),
             },
             None => Footprint {
                 dram: 0,
-                medium: inline_footprint(head, header.value_len),
+                medium: inline_footprint(header.head_len(), header.value_len),
             },
         }
     }
@@ -198,6 +199,11 @@ impl Items {
                 (&head[4 * header.words_len()..header.head_len()] == key).then_some(header)
             }
         }
+    }
+
+    /// The checks of an item; none of one that does not survive.
+    pub(crate) fn checks(&self, place: Place, header: &Header) -> Option<Checks> {
+        self.chunks.as_ref()?.checks(place, header)
     }
 
     /// Calls `with` with the key of an item.
@@ -301,11 +307,12 @@ impl Items {
             header,
             state,
             key,
+            checks,
             value,
             ..
         } = draft;
         match &self.chunks {
-            Some(chunks) => chunks.write(place, header, *state, key),
+            Some(chunks) => chunks.write(place, header, *state, key, *checks),
             None => {
                 let words = header.encode(*state);
                 let mut head = [0; HEAD_BYTES_MAX];

@@ -310,6 +310,7 @@ impl Reclaimer {
             at: items.value_at(old, &header),
             len: header.value_len,
         };
+        let checks = items.checks(old, &header);
         loop {
             let state = items.state(hand.lane, old);
             // A unique that was handed out must not change because the item moves.
@@ -326,6 +327,7 @@ impl Reclaimer {
                 state: state.with_frequency(uses),
                 key,
                 hash: KeyHash(hash),
+                checks,
                 value,
             };
             let appended = self.writer.append(items, hand.lane, lot, &draft);

@@ -300,6 +300,10 @@ impl Store {
             state,
             key,
             hash: put.hash,
+            checks: self.kept.as_ref().map(|_| Checks {
+                head: 0,
+                value: check::value(put.hash, put.value),
+            }),
             value,
         };
         let appended = w.append(&self.items, lane, lot, &draft);
@@ -465,10 +469,7 @@ impl Store {
             flags: put.flags,
             expiry: put.expiry,
             cas: put.cas,
-            checks: self.kept.as_ref().map(|_| Checks {
-                head: 0,
-                value: check::value(put.hash, put.value),
-            }),
+            has_checks: self.kept.is_some(),
         })
     }
 

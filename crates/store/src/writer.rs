@@ -193,9 +193,9 @@ impl Writer {
         if items.chunks.is_some() {
             draft.header.value_offset = open.medium_fill;
         }
-        if let Some(mut checks) = draft.header.checks {
-            checks.head = check::head(&draft.header, draft.hash, items.unique(place));
-            draft.header.checks = Some(checks);
+        if let Some(checks) = &mut draft.checks {
+            let unique = items.unique(place);
+            checks.head = check::head(&draft.header, draft.hash, unique, checks.value);
         }
         open.chunk_fill += footprint.dram;
         open.dram_fill += footprint.dram;

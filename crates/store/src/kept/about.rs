@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The layout of a tenant's image.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What an image says of the tenant that it was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,4 +177,28 @@ pub fn range_in_image(keep: &Keep) -> Option<Range<u64>> {
         return None;
     }
     Some(about.medium_base..about.medium_base.checked_add(about.medium_len)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_format_is_refused_by_its_number() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("image");
+        let mut bytes = vec![0; 64];
+        for (format, is_known) in [(FORMAT - 1, false), (FORMAT, true), (FORMAT + 1, false)] {
+            bytes[..4].copy_from_slice(&format.to_le_bytes());
+            let image = Image::create(&path, &bytes, 4096).expect("a new image");
+            match About::of_image(&image) {
+                Ok(_) => assert!(is_known, "{format}"),
+                Err(error) => {
+                    let told = error.to_string();
+                    let knows = format!("format {format}, and this build knows {FORMAT} only");
+                    assert!(!is_known && told.contains(&knows), "{told}");
+                }
+            }
+        }
+    }
 }

@@ -161,7 +161,7 @@ impl Store {
         header: &Header,
         hash: KeyHash,
     ) -> bool {
-        let Some(checks) = header.checks else {
+        let Some(checks) = self.items.checks(place, header) else {
             return false;
         };
         let (at, len) = (self.items.value_at(place, header), header.value_len);
@@ -272,14 +272,14 @@ impl Items {
         let chunks = self.chunks.as_ref()?;
         let (_, offset) = chunks.chunk_of(place)?;
         let header = chunks.header(place);
-        let checks = header.checks?;
-        let head = offset as usize + header.head_len();
+        let end = offset as usize + header.record_len();
         let value = u64::from(header.value_offset) + u64::from(header.value_len);
-        if head > CHUNK_BYTES as usize || value > u64::from(self.segment_bytes()) {
+        if end > CHUNK_BYTES as usize || value > u64::from(self.segment_bytes()) {
             return None;
         }
+        let checks = chunks.checks(place, &header)?;
         let hash = self.hash(chunks.key(place, &header));
-        let check = check::head(&header, hash, self.unique(place));
+        let check = check::head(&header, hash, self.unique(place), checks.value);
         let is_dead = checks.head == !check;
         (is_dead || checks.head == check).then(|| Head {
             header,
