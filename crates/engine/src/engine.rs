@@ -426,10 +426,11 @@ impl Engine {
         let orders = cx.while_open(cx.store.is_reordering(), |cx| {
             cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
         });
+        let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
         let rewrites = cx.while_open(cx.store.is_rewriting(), |cx| {
             cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
         });
-        let more = sweeps || orders || expires || rewrites;
+        let more = sweeps || orders || follows || expires || rewrites;
         if !more {
             worker.maintained = at + 1;
         }

@@ -81,15 +81,20 @@ impl Cx<'_, '_> {
         let most = out.len() + PART_BYTES;
         let scanned = with_range(scan, |range| {
             let now = self.now.unix;
-            self.store
-                .scan(&mut self.lane, range, now, |lane, key, item| {
+            self.store.scan(
+                self.writer,
+                &mut self.lane,
+                range,
+                now,
+                |lane, key, item| {
                     let next = part.take(lane, key, item, out);
                     if next.is_continue() && out.len() >= most {
                         part.end = End::More;
                         return ControlFlow::Break(());
                     }
                     next
-                })
+                },
+            )
         });
         if let End::Closed(gate) = part.end {
             return self.pass(gate);

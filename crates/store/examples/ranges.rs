@@ -122,14 +122,20 @@ fn read_range(w: &mut Worker<'_>, from: &[u8]) {
     };
     let (mut count, mut value) = (0, [0; VALUE.len()]);
     let (store, now) = (w.store, w.now);
-    let scanned = store.scan(&mut w.tolls.lane(TENANT), &range, now, |lane, _, item| {
-        item.expect("it is there").read(lane, &mut value);
-        count += 1;
-        match count < RANGE_KEYS {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        }
-    });
+    let scanned = store.scan(
+        &mut w.writer,
+        &mut w.tolls.lane(TENANT),
+        &range,
+        now,
+        |lane, _, item| {
+            item.expect("it is there").read(lane, &mut value);
+            count += 1;
+            match count < RANGE_KEYS {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        },
+    );
     scanned.expect("a whole order");
 }
 

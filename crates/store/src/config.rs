@@ -41,6 +41,9 @@ pub enum Tree {
     /// FAST-FAIR, a B+tree: the fastest ranges.
     #[default]
     FastFair,
+    /// FAST-FAIR that is told of keys later: a key that comes or goes waits for the hash alone, and
+    /// a range for the tree (HybridIndex's way).
+    Hybrid,
     /// FP-Tree, with unsorted leaves: the fastest to change on persistent memory.
     FpTree,
     /// A skip list: memory follows what is stored.
@@ -49,13 +52,14 @@ pub enum Tree {
 
 impl Tree {
     /// Every tree.
-    pub const ALL: [Tree; 3] = [Tree::FastFair, Tree::FpTree, Tree::SkipList];
+    pub const ALL: [Tree; 4] = [Tree::FastFair, Tree::Hybrid, Tree::FpTree, Tree::SkipList];
 }
 
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Tree::FastFair => "fast-fair",
+            Tree::Hybrid => "hybrid",
             Tree::FpTree => "fp-tree",
             Tree::SkipList => "skip-list",
         })

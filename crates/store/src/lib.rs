@@ -11,6 +11,7 @@
 //! * [`Journal`]: what makes changes survive a power failure.
 //! * [`Item`]: what a GET found. [`Put`], [`Condition`]: what a SET wants.
 
+mod backlog;
 mod change;
 mod check;
 mod chunks;

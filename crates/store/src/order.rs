@@ -6,6 +6,7 @@
 //! and only keys that come and go do. It is changed under the lock of the key's bucket, before the
 //! hash when a key comes and after it when it goes, so that it has every key that the hash has,
 //! at every moment; what it has more is left out of ranges by whom the hash does not find.
+//! [`Tree::Hybrid`] is told of keys later (`backlog`), at the latest before a range is read.
 //!
 //! Its memory is the tenant's, taken in chunks like that of the hash: where there is none, the item
 //! is not stored until something has gone for it.
@@ -18,6 +19,7 @@
 //!
 //! *Thread safety*: as `store`.
 
+use crate::backlog::{Backlog, News};
 use crate::config::{StoreError, Tree};
 use crate::item::Item;
 use crate::request::{KEY_LEN_MAX, KeyHash};
@@ -71,6 +73,9 @@ pub enum RangeError {
     /// The tenant's keys have no order.
     #[error("this tenant has no order of keys (tenant.index)")]
     NoOrder,
+    /// There is no memory for keys that have come lately.
+    #[error("the tenant has no memory for the order of its keys")]
+    Full,
     /// Its order is being built.
     #[error("the order of keys is being built: {:.0} % are in it", .built * 100.0)]
     Building {
@@ -86,6 +91,8 @@ pub enum RangeError {
 #[derive(Debug)]
 pub(crate) struct Order {
     keys: Box<dyn Keys>,
+    /// What the tree is told of later, where that is so.
+    backlog: Option<Backlog>,
     heap: Arc<Heap<Dram>>,
     /// Bytes that are paid for.
     granted_bytes: AtomicU64,
@@ -188,6 +195,7 @@ impl Order {
         };
         let order = Order {
             keys: keys(tree, &heap)?,
+            backlog: (tree == Tree::Hybrid).then(Backlog::new),
             heap,
             granted_bytes: AtomicU64::new(0),
             chains_done: AtomicU64::new(ALL_CHAINS),
@@ -199,7 +207,13 @@ impl Order {
 
     /// What it uses.
     fn claimed_bytes(&self) -> u64 {
-        self.heap.claimed_bytes() + self.keys.dram_bytes()
+        self.heap.claimed_bytes() + self.dram_bytes()
+    }
+
+    /// What it uses beside the heap.
+    fn dram_bytes(&self) -> u64 {
+        let backlog = self.backlog.as_ref().map_or(0, |_| Backlog::bytes());
+        self.keys.dram_bytes() + backlog
     }
 
     /// What is paid for.
@@ -215,8 +229,7 @@ impl Order {
     /// Lets the tree use `bytes` in all.
     fn grant(&self, bytes: u64) {
         self.granted_bytes.store(bytes, Release);
-        self.heap
-            .set_limit(bytes.saturating_sub(self.keys.dram_bytes()));
+        self.heap.set_limit(bytes.saturating_sub(self.dram_bytes()));
     }
 
     /// There are keys from before: it has none of them.
@@ -235,8 +248,13 @@ impl Order {
 }
 
 /// The least memory of a tree, in bytes.
-pub(crate) fn bytes_min(size: u64) -> u64 {
-    CHUNKS_MIN * chunk_bytes(size)
+pub(crate) fn bytes_min(tree: Tree, size: u64) -> u64 {
+    let backlog = if tree == Tree::Hybrid {
+        Backlog::bytes()
+    } else {
+        0
+    };
+    CHUNKS_MIN * chunk_bytes(size) + backlog
 }
 
 fn chunk_bytes(size: u64) -> u64 {
@@ -253,7 +271,7 @@ fn keys(tree: Tree, heap: &Arc<Heap<Dram>>) -> Result<Box<dyn Keys>, PutError> {
         Ok(Box::new(map))
     }
     match tree {
-        Tree::FastFair => open::<FastFair<Dram>>(heap),
+        Tree::FastFair | Tree::Hybrid => open::<FastFair<Dram>>(heap),
         Tree::FpTree => open::<FpTree<Dram>>(heap),
         Tree::SkipList => open::<SkipList<Dram>>(heap),
     }
@@ -264,10 +282,11 @@ impl Store {
     /// Calls `each` with the keys of a range in their order, and with their items where those have
     /// not ended, until it breaks. To go on, ask for the range behind the last key.
     ///
-    /// The range is no snapshot: a key that is there all the while is met once; one that comes or
+    /// May end the worker's era before the first key. The range is no snapshot: a key that is there all the while is met once; one that comes or
     /// goes meanwhile may be met or not.
     pub fn scan<'s, 'l>(
         &'s self,
+        w: &mut Writer,
         lane: &mut Lane<'l>,
         range: &Range<'_>,
         now: UnixSeconds,
@@ -276,6 +295,9 @@ impl Store {
         let order = self.order.as_ref().ok_or(RangeError::NoOrder)?;
         if let Some(built) = self.ordered().filter(|&built| built < 1.0) {
             return Err(RangeError::Building { built });
+        }
+        if self.follow(w, lane, now) {
+            return Err(RangeError::Full);
         }
         let end = end_of_prefix(range.prefix);
         let bounds = bounds(range, end.as_deref());
@@ -302,6 +324,33 @@ impl Store {
             let _ = show(&mut window);
         }
         Ok(())
+    }
+
+    /// Whether the tree is to be told of keys.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        let backlog = self.order.as_ref().and_then(|order| order.backlog.as_ref());
+        backlog.is_some_and(|backlog| backlog.waiting() > 0)
+    }
+
+    /// Tells the tree of all keys that have come or gone, even if something must go for their
+    /// memory; true where it could not be. Bounded work: call it from the tick. May end the
+    /// worker's era.
+    pub fn follow(&self, w: &mut Writer, lane: &mut Lane<'_>, now: UnixSeconds) -> bool {
+        let Some(order) = self.order.as_ref().filter(|_| self.is_behind()) else {
+            return false;
+        };
+        let Some(backlog) = &order.backlog else {
+            return false;
+        };
+        let worker = w.worker();
+        let mut tell = |news, key: &[u8]| self.tell_tree(order, worker, news, key);
+        while let Err(lack) = backlog.tell_all(&mut tell) {
+            if !matches!(lack, Lack::Order) || !self.grant_order(w, lane, now) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Brings the items of keys near whose buckets are.
@@ -382,8 +431,32 @@ impl Store {
 
     /// Before a key comes into the hash. Under the lock of its bucket.
     fn arrive(&self, order: &Order, worker: WorkerId, key: &[u8]) -> Result<(), Lack> {
-        let put = self.within_era(worker, || order.keys.put(worker, key));
-        put.map_err(|error| match error {
+        self.news(order, worker, News::Came, key)
+    }
+
+    /// A key comes or goes: the tree is told now or later.
+    fn news(&self, order: &Order, worker: WorkerId, news: News, key: &[u8]) -> Result<(), Lack> {
+        let Some(backlog) = &order.backlog else {
+            return self.tell_tree(order, worker, news, key);
+        };
+        let mut tell = |news, key: &[u8]| self.tell_tree(order, worker, news, key);
+        backlog.note(self.hash(key).0, (news, key), &mut tell)
+    }
+
+    /// Tells the tree of a key.
+    fn tell_tree(
+        &self,
+        order: &Order,
+        worker: WorkerId,
+        news: News,
+        key: &[u8],
+    ) -> Result<(), Lack> {
+        let told = self.within_era(worker, || match news {
+            News::Came => order.keys.put(worker, key),
+            // A key that stays where this fails is left out of ranges.
+            News::Went => order.keys.remove(worker, key).or(Ok(())),
+        });
+        told.map_err(|error| match error {
             PutError::Full(_) => Lack::Order,
             _ => Lack::Tree,
         })
@@ -418,8 +491,8 @@ impl Store {
     #[inline]
     fn leave(&self, worker: WorkerId, key: &[u8]) {
         if let Some(order) = &self.order {
-            // A key that stays where this fails is left out of ranges.
-            let _ = self.within_era(worker, || order.keys.remove(worker, key));
+            // What goes is always noted.
+            let _ = self.news(order, worker, News::Went, key);
         }
     }
 

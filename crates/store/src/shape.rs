@@ -103,7 +103,7 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
     // What is open, and two more that can be sealed.
     let in_use = queues * writers + 2;
     let bytes_in_use = in_use * (segment + u64::from(CHUNK_BYTES)) + 2 * INDEX_STEP_BYTES;
-    let order_bytes = config.order.map_or(0, |_| order::bytes_min(size));
+    let order_bytes = config.order.map_or(0, |tree| order::bytes_min(tree, size));
     let needed = (fixed_bytes + order_bytes + reserve + ahead + bytes_in_use)
         .max((RESERVE_SEGMENTS + in_use + 1) * segment);
     // Who looks or repairs has one worker and does not know the policy; nothing is stored.

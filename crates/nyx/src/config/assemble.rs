@@ -422,6 +422,7 @@ impl Assembler {
 fn tree(table: &Table) -> Option<Tree> {
     match table.text("index") {
         Some("hybrid+" | "fast-fair") => Some(Tree::FastFair),
+        Some("hybrid") => Some(Tree::Hybrid),
         Some("fp-tree") => Some(Tree::FpTree),
         Some("skip-list") => Some(Tree::SkipList),
         _ => None,

@@ -696,13 +696,21 @@ pub static KNOBS: &[Knob] = &[
     Knob {
         section: Section::Tenant,
         name: "index",
-        kind: Kind::Choice(&["hash", "hybrid+", "fast-fair", "fp-tree", "skip-list"]),
+        kind: Kind::Choice(&[
+            "hash",
+            "hybrid",
+            "hybrid+",
+            "fast-fair",
+            "fp-tree",
+            "skip-list",
+        ]),
         fallback: Fallback::Is("hash"),
         paper: "",
         doc: "What finds its keys. hash: a key at a time. The others have a tree of keys beside \
               the hash, for ranges and prefixes (scan, docs/protocol.md), which costs memory and \
               the time of a change of the tree for each key that comes or goes: hybrid+ is \
-              HybridIndex+, whose tree is fast-fair.",
+              HybridIndex+, whose tree is fast-fair; with hybrid the tree follows later, and a \
+              range waits for it.",
     },
     Knob {
         section: Section::Tenant,
