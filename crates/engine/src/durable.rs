@@ -8,7 +8,7 @@
 //! tenant ([`nyx_store::Store::sync`]).
 
 use crate::config::EngineError;
-use crate::engine::{Engine, Outcome, Request};
+use crate::engine::{Cx, Engine, Outcome, Request, Step};
 use crate::session::Session;
 use crate::tenant::Tenant;
 use crate::worker::Worker;
@@ -24,6 +24,29 @@ const TRY_AGAIN: Nanos = Nanos::from_millis(1);
 pub(crate) struct Owed {
     tenant: TenantId,
     upto: u64,
+}
+
+/// The tenants of keys, each once.
+fn tenants_of<'k>(session: &Session, keys: impl Iterator<Item = &'k [u8]>) -> Vec<TenantId> {
+    let mut tenants: Vec<TenantId> = keys.filter_map(|key| session.tenant_of(key)).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    tenants
+}
+
+impl Cx<'_, '_> {
+    /// Whether the next of several changes of one request can be made.
+    pub(crate) fn journal_turn(&self) -> Step {
+        match self
+            .store
+            .journal()
+            .map(|journal| journal.ready(self.now.mono))
+        {
+            None | Some(Ready::Yes) => Step::Done,
+            // Where it will not be, who tries again is told so.
+            Some(_) => Step::Wait(self.now.mono + TRY_AGAIN),
+        }
+    }
 }
 
 /// Whether an answer may be sent.
@@ -47,20 +70,22 @@ impl Engine {
         now: Now,
         out: &mut Out,
     ) -> Outcome {
-        // One that has keys of several tenants may change any within reach.
         let (many, one);
-        let tenants: &[TenantId] = match request.changes_many() {
-            true => {
-                many = session.tenants();
+        let tenants: &[TenantId] = match request.keys() {
+            Some(keys) => {
+                many = tenants_of(session, keys);
                 &many
             }
-            false => {
+            None => {
                 one = request.tenant();
                 one.as_slice()
             }
         };
         for &tenant in tenants {
             if let Some(not_now) = self.not_now(tenant, now, out) {
+                if not_now == Outcome::Done {
+                    session.keys_done = 0;
+                }
                 return not_now;
             }
         }

@@ -164,6 +164,7 @@ impl Engine {
             writers: Vec::new(),
             eras: self.eras.clone(),
             maintained: 0,
+            unfinished: false,
         };
         self.open(&mut worker);
         worker
@@ -427,29 +428,34 @@ impl Engine {
             cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
         });
         let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
-        let rewrites = cx.while_open(cx.store.is_rewriting(), |cx| {
-            cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
-        });
-        let more = sweeps || orders || follows || expires || rewrites;
-        if !more {
-            worker.maintained = at + 1;
+        let rewrites = match cx.store.must_rewrite() {
+            true => cx.store.rewrite(cx.writer, &mut cx.lane, now.unix),
+            false => cx.while_open(cx.store.is_rewriting(), |cx| {
+                cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
+            }),
+        };
+        worker.unfinished |= sweeps || orders || follows || expires || rewrites;
+        // Whoever has to wait for its budget holds up nobody else.
+        worker.maintained = at + 1;
+        if worker.maintained < self.tenants.len() {
+            return true;
         }
-        more || worker.maintained < self.tenants.len() || {
-            worker.maintained = 0;
-            false
-        }
+        worker.maintained = 0;
+        std::mem::take(&mut worker.unfinished)
     }
 }
 
 impl Engine {
     /// Closes what survives, when all workers have stopped.
     pub fn close(&self) -> Result<(), EngineError> {
-        self.tenants.iter().try_for_each(|tenant| {
+        // All of them, whatever becomes of one.
+        let closed = self.tenants.iter().map(|tenant| {
             tenant.store.close().map_err(|source| EngineError::Store {
                 tenant: tenant.name().to_owned(),
                 source,
             })
-        })
+        });
+        closed.fold(Ok(()), Result::and)
     }
 }
 
@@ -482,9 +488,12 @@ impl<'a> Request<'a> {
         self.tenant
     }
 
-    /// Whether it may change items of several tenants.
-    pub(crate) fn changes_many(&self) -> bool {
-        matches!(&self.command, Command::Get(get) if get.count > 1)
+    /// Its keys, where it has several.
+    pub(crate) fn keys(&self) -> Option<impl Iterator<Item = &'a [u8]>> {
+        match &self.command {
+            Command::Get(get) if get.count > 1 => Some(get.keys()),
+            _ => None,
+        }
     }
 
     /// The command.

@@ -136,6 +136,9 @@ impl<'e> Cx<'e, '_> {
             Step::Done => {}
             other => return other,
         }
+        if get.touch.is_some() && self.journal_turn() != Step::Done {
+            return self.journal_turn();
+        }
         self.counters.cmd_get.add(1);
         self.counters.get_hits.add(1);
         match get.touch {

@@ -14,6 +14,8 @@ pub struct Worker {
     pub(crate) eras: Arc<Eras>,
     /// Where the bounded work of [`crate::Engine::maintain`] goes on.
     pub(crate) maintained: usize,
+    /// A tenant has more to do since the first of them had its turn.
+    pub(crate) unfinished: bool,
 }
 
 impl Worker {

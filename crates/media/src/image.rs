@@ -229,12 +229,20 @@ impl Image {
         }
     }
 
+    /// [`Image::begin`] of one that is new and worth nothing until [`Image::mark_in_use`].
+    pub fn begin_lost(&self) -> Result<(), MediaError> {
+        let failed = |action| file_error(&self.path, action);
+        let written = self.file.write_all_at(&self.header(), 0);
+        written.map_err(failed("write its header"))?;
+        self.mark_lost()
+    }
+
     /// Says that nothing in it is worth anything any more.
     pub fn mark_lost(&self) -> Result<(), MediaError> {
         self.mark(MARK_LOST)
     }
 
-    /// Takes that back: it is in use, and has what it should.
+    /// It is in use, and has what it should.
     pub fn mark_in_use(&self) -> Result<(), MediaError> {
         self.mark(MARK_IN_USE)
     }

@@ -37,10 +37,8 @@ impl Syncer {
         };
         let mut told = Told::default();
         while !self.shared.is_stopping() {
-            if let Err(error) = tenant.store().sync(self.clock.now()) {
-                let tenant = tenant.name();
-                tracing::error!(tenant, %error, "the journal failed: no more changes");
-            }
+            // What went wrong the journal says itself.
+            let _ = tenant.store().sync(self.clock.now());
             self.wake()?;
             told.tell(tenant.name(), journal);
             std::thread::park_timeout(nap);
@@ -59,24 +57,20 @@ impl Syncer {
     }
 }
 
-/// What was said last of a journal that cannot have its next file.
+/// What was said last of what is wrong with a journal.
 #[derive(Default)]
 struct Told(Option<String>);
 
 impl Told {
     fn tell(&mut self, tenant: &str, journal: &Journal) {
-        let starved = journal.starved();
-        if self.0 == starved {
+        let trouble = journal.trouble();
+        if self.0 == trouble {
             return;
         }
-        match &starved {
-            Some(error) => tracing::error!(
-                tenant,
-                error,
-                "the journal cannot have its next file: changes will be refused"
-            ),
-            None => tracing::info!(tenant, "the journal has its next file again"),
+        match &trouble {
+            Some(error) => tracing::error!(tenant, error, "the journal is in trouble"),
+            None => tracing::info!(tenant, "the journal is well again"),
         }
-        self.0 = starved;
+        self.0 = trouble;
     }
 }

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 16;
-/// Bytes of keys that a stripe holds, with two bytes for each: some 1,000 short keys in all of them,
-/// which takes a range that has to wait for them a millisecond.
+/// Bytes of keys that a stripe holds, with two bytes for each: some 1,000 short keys in all of
+/// them, for which a range waits a millisecond.
 const STRIPE_BYTES: usize = 2048;
 /// Keys that are told to the tree where a stripe is full, before the next.
 const AT_ONCE: usize = 8;
@@ -70,8 +70,8 @@ impl Backlog {
         self.waiting.load(Acquire)
     }
 
-    /// Notes that a key came or went, under the lock of its bucket. Where there are too many, `tell`
-    /// tells the tree of some before; if it cannot, a key that came is not noted.
+    /// Notes that a key came or went, under the lock of its bucket. Where there are too many,
+    /// `tell` tells the tree of some before; if it cannot, a key that came is not noted.
     pub(crate) fn note<E>(
         &self,
         hash: u64,

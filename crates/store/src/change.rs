@@ -120,8 +120,10 @@ impl Store {
             return true;
         }
         if header.expiry != UnixSeconds::NEVER && expiry != UnixSeconds::NEVER {
+            self.intend(w.worker(), hash);
             self.items.set_expiry(lane, place, &header, expiry);
-            self.tell_journal(&touched(key, expiry));
+            self.tell_journal(&touched(key, expiry, now));
+            self.intended(w.worker());
             return true;
         }
         drop(guard);
@@ -182,23 +184,19 @@ impl Store {
             };
             let value = change.value(old_value);
             let checks = self.checks(lane, found, hash, &value, change);
-            let appended = w.append(
-                &self.items,
-                lane,
-                lot,
-                &Draft {
-                    header,
-                    state,
-                    key,
-                    hash,
-                    checks,
-                    value,
-                },
-            );
+            let draft = Draft {
+                header,
+                state,
+                key,
+                hash,
+                checks,
+                value,
+            };
+            let appended = w.append(&self.items, lane, lot, &draft);
             let news = News {
                 hash,
                 expect: Expect::Same(found.place),
-                change: change.told(key),
+                change: change.told(key, now),
             };
             match self.publish(w, lane, &news, &appended, now) {
                 // Somebody was faster: the item is another one now.
@@ -248,16 +246,16 @@ impl Store {
 }
 
 /// What the journal is told of a touch.
-fn touched(key: &[u8], expiry: UnixSeconds) -> journal::Change<'_> {
+fn touched(key: &[u8], expiry: UnixSeconds, now: UnixSeconds) -> journal::Change<'_> {
     journal::Change {
         expiry: Some(expiry),
-        ..journal::Change::new(Kind::Touch, key)
+        ..journal::Change::new(Kind::Touch, key, now)
     }
 }
 
 impl<'a> Change<'a> {
     /// What the journal is told: the change and not the item, which it has.
-    fn told(&self, key: &'a [u8]) -> journal::Change<'a> {
+    fn told(&self, key: &'a [u8], now: UnixSeconds) -> journal::Change<'a> {
         let (kind, value) = match self.add {
             Some((Side::Append, value)) => (Kind::Append, value),
             Some((Side::Prepend, value)) => (Kind::Prepend, value),
@@ -268,7 +266,7 @@ impl<'a> Change<'a> {
             value,
             expiry: self.expiry,
             cas: self.cas,
-            ..journal::Change::new(kind, key)
+            ..journal::Change::new(kind, key, now)
         }
     }
 

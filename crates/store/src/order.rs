@@ -282,8 +282,8 @@ impl Store {
     /// Calls `each` with the keys of a range in their order, and with their items where those have
     /// not ended, until it breaks. To go on, ask for the range behind the last key.
     ///
-    /// May end the worker's era before the first key. The range is no snapshot: a key that is there all the while is met once; one that comes or
-    /// goes meanwhile may be met or not.
+    /// May end the worker's era before the first key. The range is no snapshot: a key that is there
+    /// all the while is met once; one that comes or goes meanwhile may be met or not.
     pub fn scan<'s, 'l>(
         &'s self,
         w: &mut Writer,

@@ -19,7 +19,7 @@ use crate::ghost::Ghost;
 use crate::header::{Checks, Header, State};
 use crate::item::Item;
 use crate::items::{Draft, Items, Source};
-use crate::journal::{Change, Found as JournalFile, Journal, Kind, Room, Start};
+use crate::journal::{Change, First, Journal, Kind, Room, Start};
 use crate::kept::{Ground, Kept};
 use crate::order::{Lack, Order};
 use crate::reclaim::{Done, Reclaimer};
@@ -63,8 +63,8 @@ pub struct Store {
     pub(crate) kept: Option<Box<Kept>>,
     /// Of one that survives power failures.
     pub(crate) journal: Option<Box<Journal>>,
-    /// What of it is to be read first.
-    pub(crate) to_replay: Mutex<Vec<JournalFile>>,
+    /// What is to be done with it first.
+    pub(crate) first: Mutex<First>,
 }
 
 /// An item that is likely the one of a key, for prefetching.
@@ -140,7 +140,7 @@ impl Store {
             }),
             kept,
             journal: None,
-            to_replay: Mutex::default(),
+            first: Mutex::default(),
             config,
             eras,
         };
@@ -186,14 +186,29 @@ impl Store {
         let (journal, start, seq) =
             Journal::open(&self.config, journaling, kept.image_id(), image)?;
         self.space.lock().begin_above(seq);
+        let mut first = First::default();
         match start {
-            Start::GoOn => {}
-            Start::Anew => journal.want_rewrite(),
-            Start::Replay(files) => {
-                kept.lost()?;
-                self.to_replay = Mutex::new(files);
+            Start::Replay(files) => first.files = files,
+            Start::GoOn if found => {
+                first.again = kept.intents();
+                first.flush = !kept.is_flush_told();
+                if kept.journal_is_whole().load(Acquire) == 0 {
+                    journal.want_rewrite();
+                }
+            }
+            Start::Anew => {
+                kept.journal_is_whole().store(0, Release);
+                kept.flush_told();
+                kept.forget_intents();
+                journal.want_rewrite();
+            }
+            Start::GoOn => {
+                kept.journal_is_whole().store(1, Release);
+                kept.in_use()?;
             }
         }
+        journal.wait_for_replay(first.is_any());
+        self.first = Mutex::new(first);
         self.journal = Some(Box::new(journal));
         Ok(())
     }
@@ -317,7 +332,7 @@ impl Store {
                 cas: put.cas,
                 stale: put.stale,
                 win_sent: put.win_sent,
-                ..Change::new(Kind::Set, put.key)
+                ..Change::new(Kind::Set, put.key, now)
             },
         };
         self.publish(w, lane, &news, &appended, now)
@@ -339,7 +354,7 @@ impl Store {
         let Some((slot, found)) = self.find_locked(lane, &guard, key) else {
             // The journal may have an item that was evicted since.
             if !matches!(condition, Condition::CasIs(_)) {
-                self.tell_journal(&Change::new(Kind::Delete, key));
+                self.tell_journal(&Change::new(Kind::Delete, key, now));
             }
             return DeleteOutcome::NotFound;
         };
@@ -348,9 +363,11 @@ impl Store {
         if !ended && matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
             return DeleteOutcome::Exists;
         }
-        self.tell_journal(&Change::new(Kind::Delete, key));
+        self.intend(w.worker(), hash);
+        self.tell_journal(&Change::new(Kind::Delete, key, now));
         self.note(w.worker(), found.place);
         self.strike(&mut guard, slot, w.worker(), key);
+        self.intended(w.worker());
         drop(guard);
         self.kill(w.worker(), hash, found);
         if ended {
@@ -375,12 +392,12 @@ impl Store {
                 }
                 self.tell_journal(&Change {
                     expiry: Some(at),
-                    ..Change::new(Kind::FlushLater, &[])
+                    ..Change::new(Kind::FlushLater, &[], now)
                 });
             }
             false => {
                 self.flush.due.store(UnixSeconds::NEVER.0, Relaxed);
-                self.flush_now();
+                self.flush_now(now);
             }
         }
     }
@@ -423,19 +440,22 @@ impl Store {
                 .compare_exchange(due, never, AcqRel, Relaxed)
                 .is_ok()
         {
-            self.flush_now();
+            self.flush_now(now);
         }
     }
 
-    fn flush_now(&self) {
+    fn flush_now(&self, now: UnixSeconds) {
         let mut space = self.space.lock();
         let mark = space.next_seq();
         if let Some(kept) = &self.kept {
             kept.keep_flush(mark, UnixSeconds::NEVER);
         }
         self.flush.mark.store(mark, Release);
-        // After that: see `Store::publish`.
-        self.tell_journal(&Change::new(Kind::Flush, &[]));
+        // After that: see `Store::journalize`.
+        self.tell_journal(&Change::new(Kind::Flush, &[], now));
+        if let Some(kept) = &self.kept {
+            kept.flush_told();
+        }
     }
 
     /// The journal that changes go to.
@@ -451,6 +471,27 @@ impl Store {
         if let Some(journal) = self.journaled() {
             journal.append(change);
         }
+    }
+
+    /// Before a key is changed in image and journal, of which a kill may leave one.
+    #[inline]
+    pub(crate) fn intend(&self, worker: WorkerId, hash: KeyHash) {
+        if let (Some(kept), Some(_)) = (&self.kept, &self.journal) {
+            kept.intend(worker, hash.0);
+        }
+    }
+
+    /// After that.
+    #[inline]
+    pub(crate) fn intended(&self, worker: WorkerId) {
+        if let (Some(kept), Some(_)) = (&self.kept, &self.journal) {
+            kept.intended(worker);
+        }
+    }
+
+    /// When a flush is due.
+    pub(crate) fn flush_due(&self) -> UnixSeconds {
+        UnixSeconds(self.flush.due.load(Relaxed))
     }
 
     /// Items of segments with a lower sequence number were flushed.
@@ -669,21 +710,24 @@ impl Store {
             Some(None) => return Err(Refusal::Lack(Lack::Journal)),
             room => room.flatten(),
         };
-        match slot {
+        self.intend(worker, hash);
+        let published = match slot {
             Some(slot) => {
                 self.inherit(lane, slot.place, appended.place, stale);
                 self.note(worker, slot.place);
                 guard.replace(slot, appended.place);
+                Ok(old)
             }
             None => {
                 let enlisted = self.enlist(&mut guard, worker, change.key, appended.place);
-                enlisted.map_err(Refusal::Lack)?;
+                enlisted.map(|()| None).map_err(Refusal::Lack)
             }
-        }
-        if let Some(room) = room {
+        };
+        if let (Some(room), Ok(_)) = (room, &published) {
             self.journalize(room, change, appended, stale);
         }
-        Ok(old)
+        self.intended(worker);
+        published
     }
 
     /// Appends what was published to the journal; but not behind a flush that it is older than.

@@ -17,6 +17,8 @@ use nyx_store::{
 use rig::{Rig, TENANT, Worker, small, value_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -80,10 +82,10 @@ fn sync(worker: &Worker<'_>) {
 }
 
 fn read_all(dir: &Path) -> Files {
-    let read = std::fs::read_dir(dir).expect("a directory");
+    let read = fs::read_dir(dir).expect("a directory");
     let paths = read.map(|entry| entry.expect("an entry").path());
     let read = |path: PathBuf| {
-        let bytes = std::fs::read(&path).expect("a file");
+        let bytes = fs::read(&path).expect("a file");
         (path.file_name().expect("a name").into(), bytes)
     };
     paths.map(read).collect()
@@ -334,9 +336,9 @@ impl Life {
         let left = torn(durable, now, &mut self.rng);
         let directory = tempfile::tempdir().expect("a temporary directory");
         let journal = directory.path().join("journal");
-        std::fs::create_dir(&journal).expect("a directory");
+        fs::create_dir(&journal).expect("a directory");
         for (path, bytes) in &left {
-            std::fs::write(journal.join(path), bytes).expect("a file");
+            fs::write(journal.join(path), bytes).expect("a file");
         }
         observe_syncs(None);
         let rig = open(&media(SIZE), config(directory.path(), SIZE));
@@ -374,9 +376,9 @@ impl Life {
         let first = path.parent().expect("a directory").join("journal");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let second = directory.path().join("journal");
-        std::fs::create_dir(&second).expect("a directory");
+        fs::create_dir(&second).expect("a directory");
         for (path, bytes) in read_all(&first) {
-            std::fs::write(second.join(path), bytes).expect("a file");
+            fs::write(second.join(path), bytes).expect("a file");
         }
         let rig = open(&media(SIZE), config(directory.path(), SIZE));
         let mut worker = rig.worker(0);
@@ -451,7 +453,7 @@ fn what_was_evicted_does_not_come_back_older_than_it_was() {
         let length = rig.store.journal().expect("a journal").figures().file_bytes;
         assert!(length < 12 << 20, "{length} bytes of journal for 2 MiB");
     }
-    std::fs::remove_file(directory.path().join("image")).expect("the image");
+    fs::remove_file(directory.path().join("image")).expect("the image");
     let rig = open(&media, config(directory.path(), 2 << 20));
     let mut worker = rig.worker(0);
     let replayed = replay(&mut worker);
@@ -477,6 +479,20 @@ fn sync_if_needed(worker: &Worker<'_>) {
     }
 }
 
+/// Changes some bytes, or cuts the end off.
+fn damage(bytes: &mut Vec<u8>, rng: &mut fastrand::Rng) {
+    for _ in 0..rng.usize(1..20) {
+        let at = rng.usize(..bytes.len());
+        let end = bytes.len().min(at + 600);
+        match rng.u8(..60) {
+            0..20 => bytes[at] ^= 1 << rng.u8(..8),
+            20..40 => bytes[at..end].fill(rng.u8(..)),
+            40 => return bytes.truncate(at),
+            _ => bytes[at] = rng.u8(..),
+        }
+    }
+}
+
 #[test]
 fn damage_is_told_and_gives_no_wrong_value() {
     let rounds = if std::env::var_os("NYX_LONG").is_some() {
@@ -490,12 +506,16 @@ fn damage_is_told_and_gives_no_wrong_value() {
     {
         let rig = open(&media(SIZE), config(directory.path(), SIZE));
         let mut worker = rig.worker(0);
-        for _ in 0..600 {
-            let number = rng.u32(..KEYS);
-            let value = value_of(&key(number), rng.u64(..), rng.usize(..2_500));
+        let mut model = State::new();
+        for _ in 0..900 {
             sync_if_needed(&worker);
-            worker.store(&key(number), &value);
-            ever.entry(number).or_default().push(value);
+            change(&mut worker, &mut model, &mut rng);
+            for (number, seen) in &model {
+                let ever = ever.entry(*number).or_default();
+                if ever.last() != Some(&seen.value) {
+                    ever.push(seen.value.clone());
+                }
+            }
         }
         sync(&worker);
     }
@@ -504,25 +524,14 @@ fn damage_is_told_and_gives_no_wrong_value() {
     for round in 0..rounds {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let journal = directory.path().join("journal");
-        std::fs::create_dir(&journal).expect("a directory");
+        fs::create_dir(&journal).expect("a directory");
         let damaged = rng.usize(..good.len());
         for (at, (path, bytes)) in good.iter().enumerate() {
             let mut bytes = bytes.clone();
             if at == damaged {
-                for _ in 0..rng.usize(1..20) {
-                    let at = rng.usize(..bytes.len());
-                    match rng.u8(..3) {
-                        0 => bytes[at] ^= 1 << rng.u8(..8),
-                        1 => bytes[at..(at + 600).min(good[path].len())].fill(rng.u8(..)),
-                        _ if rng.u8(..20) == 0 => bytes.truncate(at),
-                        _ => bytes[at] = rng.u8(..),
-                    }
-                    if bytes.len() < good[path].len() {
-                        break;
-                    }
-                }
+                damage(&mut bytes, &mut rng);
             }
-            std::fs::write(journal.join(path), bytes).expect("a file");
+            fs::write(journal.join(path), bytes).expect("a file");
         }
         let Ok(rig) = Rig::on(media(SIZE), config(directory.path(), SIZE)) else {
             // Another format, or another tenant: said so.
@@ -550,7 +559,7 @@ fn damage_is_told_and_gives_no_wrong_value() {
 #[test]
 fn flushes_that_were_to_come_are_kept() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let lost = || std::fs::remove_file(directory.path().join("image")).expect("the image");
+    let lost = || fs::remove_file(directory.path().join("image")).expect("the image");
     let media = media(SIZE);
     {
         let rig = open(&media, config(directory.path(), SIZE));
@@ -616,7 +625,7 @@ fn a_journal_that_an_image_has_outgrown_is_not_used() {
         }
         sync(&worker);
     }
-    std::fs::remove_file(directory.path().join("image")).expect("the image");
+    fs::remove_file(directory.path().join("image")).expect("the image");
     let rig = open(&media, with);
     let mut worker = rig.worker(0);
     replay(&mut worker);
@@ -648,4 +657,191 @@ fn another_tenants_journal_is_refused_and_a_forgotten_one_is_gone() {
     assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(true));
     assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(false));
     assert!(read_all(&journal).is_empty());
+}
+
+/// A store whose process was killed, at a moment at which a change was in the image and not in the
+/// journal: the words of the image that say so, and the journal as it was before.
+fn kill_between(dir: &Path, words: &[(usize, u64)], journal: &Files) {
+    let image = fs::OpenOptions::new().write(true).open(dir.join("image"));
+    let image = image.expect("the image");
+    for &(word, value) in words {
+        let at = (4096 + 8 * word) as u64;
+        image
+            .write_all_at(&value.to_le_bytes(), at)
+            .expect("a word");
+    }
+    for (path, bytes) in journal {
+        fs::write(dir.join("journal").join(path), bytes).expect("a file");
+    }
+}
+
+/// `docs/format.md`: the first worker's intent, and the mark of the last flush that was told.
+const INTENT: usize = 1032;
+const FLUSH_TOLD: usize = 4;
+
+#[test]
+fn a_change_in_the_image_alone_is_told_to_the_journal_after_a_kill() {
+    for flushes in [false, true] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let media = media(SIZE);
+        let config = || config(directory.path(), SIZE);
+        let (before, words);
+        {
+            let rig = open(&media, config());
+            let mut worker = rig.worker(0);
+            worker.store(b"key", b"1");
+            worker.store(b"other", b"1");
+            before = read_all(&directory.path().join("journal"));
+            words = match flushes {
+                true => {
+                    rig.store.flush(worker.now, worker.now);
+                    vec![(FLUSH_TOLD, 0)]
+                }
+                false => {
+                    worker.store(b"key", b"2");
+                    vec![(INTENT, worker.hash(b"key").0)]
+                }
+            };
+        }
+        kill_between(directory.path(), &words, &before);
+        {
+            let rig = open(&media, config());
+            assert!(rig.store.is_to_replay());
+            let mut worker = rig.worker(0);
+            let ready = rig.store.journal().expect("a journal").ready(Instant(0));
+            assert!(matches!(ready, Ready::No(_)), "not before");
+            replay(&mut worker);
+            let put = Put::set(b"key", worker.hash(b"key"), b"x");
+            let lane = &mut worker.tolls.lane(TENANT);
+            let (store, now) = (worker.store, worker.now);
+            store.extend(&mut worker.writer, lane, &put, Side::Append, now);
+            sync(&worker);
+        }
+        fs::remove_file(directory.path().join("image")).expect("the image");
+        let rig = open(&media, config());
+        let mut worker = rig.worker(0);
+        replay(&mut worker);
+        let found = [b"key".as_slice(), b"other"].map(|key| worker.get(key));
+        let expected = match flushes {
+            true => [None, None],
+            false => [Some(b"2x".to_vec()), Some(b"1".to_vec())],
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_life_that_was_prolonged_is_as_long_after_a_power_failure() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let media = media(SIZE);
+    {
+        let rig = open(&media, config(directory.path(), SIZE));
+        let mut worker = rig.worker(0);
+        for (key, later) in [(b"long".as_slice(), 3600), (b"short", 61)] {
+            let expiry = UnixSeconds(worker.now.0 + 60);
+            let hash = worker.hash(key);
+            let put = Put {
+                expiry,
+                ..Put::set(key, hash, b"1")
+            };
+            worker.put(&put);
+            let now = UnixSeconds(worker.now.0 + 30);
+            let (store, expiry) = (worker.store, UnixSeconds(worker.now.0 + later));
+            let lane = &mut worker.tolls.lane(TENANT);
+            assert!(store.touch(&mut worker.writer, lane, key, hash, expiry, now));
+        }
+        sync(&worker);
+    }
+    fs::remove_file(directory.path().join("image")).expect("the image");
+    let rig = open(&media, config(directory.path(), SIZE));
+    let mut worker = rig.worker(0);
+    worker.now.0 += 100;
+    replay(&mut worker);
+    assert_eq!(
+        [b"long".as_slice(), b"short"].map(|key| worker.get(key)),
+        [Some(b"1".to_vec()), None]
+    );
+}
+
+#[test]
+fn a_start_that_fails_or_is_killed_leaves_the_journal_as_it_was() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let media = media(SIZE);
+    {
+        let rig = open(&media, config(directory.path(), SIZE));
+        let mut worker = rig.worker(0);
+        worker.store(b"key", b"1");
+        sync(&worker);
+    }
+    fs::remove_file(directory.path().join("image")).expect("the image");
+    // A file that cannot be read as one; then a process that is killed before it has replayed.
+    let journal = directory.path().join("journal");
+    let first = fs::read_dir(&journal).expect("a directory").next();
+    let first = first.expect("a file").expect("an entry").path();
+    let good = fs::read(&first).expect("a file");
+    let mut newer = good.clone();
+    newer[8] = 9;
+    fs::write(&first, newer).expect("a file");
+    let refused = Rig::on(media.clone(), config(directory.path(), SIZE)).err();
+    let refused = refused.expect("of another format").to_string();
+    assert!(refused.contains("format 9"), "{refused}");
+    fs::write(&first, good).expect("a file");
+    drop(open(&media, config(directory.path(), SIZE)));
+    // One that was cut off while it made a file.
+    fs::write(journal.join("0000000009.log"), [0; 100]).expect("a file");
+    for _ in 0..2 {
+        let rig = open(&media, config(directory.path(), SIZE));
+        let mut worker = rig.worker(0);
+        if rig.store.is_to_replay() {
+            replay(&mut worker);
+        }
+        assert_eq!(worker.get(b"key"), Some(b"1".to_vec()));
+        fs::write(journal.join("0000000019.log"), []).expect("a file");
+    }
+}
+
+#[test]
+fn what_a_new_journal_has_not_yet_is_not_forgotten_at_the_next_start() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let media = media(SIZE);
+    let with = config(directory.path(), SIZE);
+    let mut without = with.clone();
+    without.keep.as_mut().expect("it survives").journal = None;
+    {
+        let rig = open(&media, without);
+        let mut worker = rig.worker(0);
+        worker.store(b"key", b"1");
+        rig.store.flush(UnixSeconds(worker.now.0 + 50), worker.now);
+    }
+    for round in 0..3 {
+        let rig = open(&media, with.clone());
+        let mut worker = rig.worker(0);
+        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        assert!(rig.store.is_rewriting(), "round {round}");
+        sync(&worker);
+    }
+    {
+        let rig = open(&media, with.clone());
+        let mut worker = rig.worker(0);
+        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        while rig.store.is_rewriting() {
+            let lane = &mut worker.tolls.lane(TENANT);
+            rig.store.rewrite(&mut worker.writer, lane, worker.now);
+        }
+        sync(&worker);
+    }
+    {
+        let rig = open(&media, with.clone());
+        let mut worker = rig.worker(0);
+        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        assert!(!rig.store.is_rewriting());
+    }
+    fs::remove_file(directory.path().join("image")).expect("the image");
+    let rig = open(&media, with);
+    let mut worker = rig.worker(0);
+    replay(&mut worker);
+    assert_eq!(worker.get(b"key"), Some(b"1".to_vec()));
+    // The flush was asked for before there was a journal.
+    worker.now.0 += 50;
+    assert_eq!(worker.get(b"key"), None);
 }

@@ -599,9 +599,9 @@ fn sweep(worker: &mut Worker<'_>) -> Result<(), String> {
 fn nothing(_: &Run, _: Page, _: &mut [u64; WORDS]) {}
 
 /// Pages of the image (docs/format.md, "Image of a tenant"), for a store of this shape.
-const SEGMENTS: Page = (IMAGE, 4);
-const CHUNKS: Page = (IMAGE, 5);
-const COUNTS: Page = (IMAGE, 6);
+const SEGMENTS: Page = (IMAGE, 6);
+const CHUNKS: Page = (IMAGE, 7);
+const COUNTS: Page = (IMAGE, 8);
 
 /// Makes words as they were when the child began.
 fn forget(run: &Run, page: Page, words: &mut [u64; WORDS], which: std::ops::Range<usize>) {

@@ -80,7 +80,7 @@ fn server(table: &Table) -> Server {
     Server {
         journal_dir: table
             .path("journal_dir")
-            .unwrap_or_else(|| image_dir.clone()),
+            .unwrap_or_else(|| data_dir.clone()),
         image_dir,
         data_dir,
         workers,

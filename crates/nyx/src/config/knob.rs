@@ -275,12 +275,12 @@ pub static KNOBS: &[Knob] = &[
         section: Section::Server,
         name: "journal_dir",
         kind: Kind::Path,
-        fallback: Fallback::Unset("image_dir"),
+        fallback: Fallback::Unset("data_dir"),
         paper: "",
         doc: "Directory of the journals of tenants with a sync, one directory each; made when \
               missing. It has to be on a disk, unlike images and data files. A journal grows to \
-              two to three times what its tenant holds. A tenant without a sync has its journal \
-              removed.",
+              two to three times what its tenant holds, and four files of 4 to 64 MiB. A tenant \
+              without a sync has its journal removed.",
     },
     Knob {
         section: Section::Server,

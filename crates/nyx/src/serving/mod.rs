@@ -35,6 +35,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// How often the reading of a journal is told of.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// What statfs(2) calls tmpfs and ramfs.
+const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What a command, and not a configuration, says about a server.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,7 @@ impl Serving {
             )?);
         }
         forget_images(config, &config.tenants);
+        warn_of_memory(config);
         let engine = Engine::new(EngineConfig {
             tenants: engine_tenants(config, &config.tenants, &media),
             tenants_max: config.server.max_tenants,
@@ -262,6 +265,17 @@ fn forget_images(config: &Config, tenants: &[config::Tenant]) {
             Ok(true) => tracing::warn!(tenant, "has no sync: its journal was removed"),
             Err(error) => tracing::warn!(tenant, "has no sync, and a journal: {error}"),
         }
+    }
+}
+
+/// What is synced there is gone with the machine.
+fn warn_of_memory(config: &Config) {
+    let dir = &config.server.journal_dir;
+    let is_memory = |found: rustix::fs::StatFs| MEMORY.contains(&(found.f_type as u64));
+    let journals = config.tenants.iter().any(|one| one.sync.is_some());
+    if journals && rustix::fs::statfs(dir).is_ok_and(is_memory) {
+        let dir = dir.display();
+        tracing::warn!(%dir, "journals lie in memory (tmpfs): they survive no power failure");
     }
 }
 

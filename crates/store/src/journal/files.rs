@@ -13,11 +13,13 @@ use nyx_media::{LogBytes, LogFile, MediaError};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 /// The layout of a journal's records.
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".log";
+/// Of a file's number in its name.
+const DIGITS: usize = 10;
 /// Sequence numbers that a store may have given since the last sync of its journal.
 const SEQ_GAP: u64 = 1 << 20;
 /// Bytes of a record beside key and value, at most.
@@ -154,7 +156,7 @@ fn is_unreadable(error: &MediaError) -> bool {
 
 /// Where the file of a number is.
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:010}{SUFFIX}"))
+    dir.join(format!("{number:0DIGITS$}{SUFFIX}"))
 }
 
 /// Makes names durable that came or went.
@@ -179,6 +181,7 @@ fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, MediaError> {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         let number = name.and_then(|name| name.strip_suffix(SUFFIX));
+        let number = number.filter(|number| number.len() == DIGITS);
         if let Some(number) = number.and_then(|number| number.parse().ok()) {
             files.push((number, path));
         }
@@ -236,16 +239,17 @@ impl Journal {
         let files: Result<Vec<Found>, StoreError> = files
             .map(|(number, path)| Found::read(number, path, name))
             .collect();
-        let files = files?;
+        let mut files = files?;
+        // Who made it was cut off: it never had anything.
+        while let Some(blank) = files.pop_if(|last| last.is_blank) {
+            remove(&journaling.dir, [blank.path.as_path()].into_iter())?;
+        }
         let seq = files.iter().filter_map(Found::seq).max();
         let seq = seq.map_or(0, |seq| seq + SEQ_GAP);
         let journal = Journal::of(config, journaling, image_id);
         let was = numbered.load(Acquire);
         let start = match files.last() {
-            Some(_) if !found => {
-                journal.is_replaying.store(true, Release);
-                Start::Replay(files)
-            }
+            Some(_) if !found => Start::Replay(files),
             Some(last) if last.is_of(&image_id, was) => {
                 journal.go_on(files, numbered)?;
                 Start::GoOn
@@ -261,8 +265,9 @@ impl Journal {
     }
 
     fn of(config: &StoreConfig, journaling: &Journaling, image_id: [u8; 16]) -> Journal {
-        let record = config.item_len_max as usize + KEY_LEN_MAX + RECORD_BYTES;
-        let reserve = usize::from(config.workers) * RECORDS_BETWEEN * record;
+        let small = KEY_LEN_MAX + RECORD_BYTES;
+        let last_bytes = usize::from(config.workers) * RECORDS_BETWEEN * small;
+        let reserve = config.item_len_max as usize + small + last_bytes;
         let part = (config.size / FILE_ONE_IN).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
         let file_bytes = journaling
             .file_bytes
@@ -276,6 +281,7 @@ impl Journal {
             config: journaling.clone(),
             file_bytes: file_bytes.next_multiple_of(4096) as usize,
             reserve,
+            last_bytes,
             tail: Default::default(),
             appended: Default::default(),
             durable: Default::default(),
@@ -283,7 +289,8 @@ impl Journal {
             sync_began: Default::default(),
             syncs: Default::default(),
             failed: Default::default(),
-            starved: Default::default(),
+            trouble: Default::default(),
+            is_asked: Default::default(),
             is_starved: Default::default(),
             syncer: Default::default(),
             rewrite: Default::default(),
@@ -303,27 +310,34 @@ impl Journal {
             (None, Some(spare)) => spare.number,
             (None, None) => 1,
         };
-        // Only its successor says that a file is durable.
+        self.adopt(files, None)?;
+        self.begin(number, numbered)
+    }
+
+    /// Takes over files that were found, the last of which may be known to end somewhere. Those
+    /// that are not known to be durable are made so before anything behind them.
+    pub(super) fn adopt(&self, files: Vec<Found>, end: Option<usize>) -> Result<(), StoreError> {
+        // Only its successor says so of a file.
         let follows = files
             .iter()
             .skip(1)
             .map(|next| next.word(FOLLOWS_WHOLE) == 1);
         let is_durable = follows.chain([false]);
         let mut ended = Vec::new();
-        for (one, _) in files
-            .iter()
-            .zip(is_durable)
-            .filter(|(_, is_durable)| !is_durable)
+        for (at, (one, _)) in (files.iter().zip(is_durable))
+            .enumerate()
+            .filter(|(_, (one, is_durable))| !is_durable && one.page.is_some())
         {
             let (file, writer) = LogFile::open(&one.path)?;
+            let end = end.filter(|_| at + 1 == files.len());
             let open = Open {
                 number: one.number,
-                at: one.tail().min(file.len() as usize),
+                at: end.unwrap_or(one.tail()).min(file.len() as usize),
                 file: Arc::new(file),
                 writer,
                 before: 0,
             };
-            if one.end().is_none() {
+            if end.is_some() || one.end().is_none() {
                 open.end();
             }
             ended.push(open);
@@ -332,8 +346,7 @@ impl Journal {
         let paths = files.into_iter().map(|one| (one.number, one.path));
         tail.files.extend(paths);
         tail.ended.extend(ended);
-        drop(tail);
-        self.begin(number, numbered)
+        Ok(())
     }
 
     /// Begins a file to be appended to.
@@ -366,9 +379,6 @@ fn make_dir(dir: &Path) -> Result<(), MediaError> {
             source,
         }
     };
-    if dir.is_dir() {
-        return Ok(());
-    }
     std::fs::create_dir_all(dir).map_err(failed("make it"))?;
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
     sync_dir(above.unwrap_or(Path::new(".")))

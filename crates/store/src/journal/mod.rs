@@ -27,9 +27,10 @@ mod record;
 mod replay;
 mod rewrite;
 
+pub(crate) use files::Start;
 pub use files::forget_journal;
-pub(crate) use files::{Found, Start};
 pub(crate) use record::{Change, Kind};
+pub(crate) use replay::First;
 pub use replay::Replayed;
 
 use crate::config::{Journaling, StoreError, SyncMode};
@@ -40,7 +41,8 @@ use rewrite::Rewrite;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{
-    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -60,7 +62,7 @@ const END: usize = 5;
 
 /// A file of a journal, as a part of the tenant, within bounds.
 const FILE_ONE_IN: u64 = 8;
-const FILE_BYTES_MIN: u64 = 16 << 20;
+const FILE_BYTES_MIN: u64 = 4 << 20;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Files that a journal has at least before it is written anew.
 const FILES_MIN: usize = 4;
@@ -75,9 +77,12 @@ const SYNC_TOO_LONG: Nanos = Nanos::from_secs(1);
 pub struct Journal {
     config: Journaling,
     about: About,
-    /// Bytes of a file, and of one that must be left in the open one.
+    /// Bytes of a file.
     file_bytes: usize,
+    /// Bytes that must be left in the open one for a change to begin, and those of them that are
+    /// for changes that cannot be refused any more.
     reserve: usize,
+    last_bytes: usize,
     tail: Mutex<Tail>,
     /// There is room enough for what workers append before they look again.
     is_roomy: AtomicBool,
@@ -90,11 +95,13 @@ pub struct Journal {
     syncs: AtomicU64,
     /// Why nothing more is promised.
     failed: OnceLock<String>,
-    /// Why there is no next file, at the moment.
-    starved: Mutex<Option<String>>,
+    /// What is wrong with its files at the moment.
+    trouble: Mutex<Option<String>>,
+    /// There is no next file.
     is_starved: AtomicBool,
-    /// Who syncs.
+    /// Who syncs, and whether it was asked to.
     syncer: OnceLock<Thread>,
+    is_asked: AtomicBool,
     rewrite: Rewrite,
     /// It is being read: what takes place meanwhile is what it has.
     is_replaying: AtomicBool,
@@ -183,7 +190,9 @@ impl Journal {
     /// Asks whoever syncs to do it.
     #[inline]
     pub fn ask(&self) {
-        if let Some(syncer) = self.syncer.get() {
+        if let Some(syncer) = self.syncer.get()
+            && !self.is_asked.swap(true, AcqRel)
+        {
             syncer.unpark();
         }
     }
@@ -216,10 +225,15 @@ impl Journal {
         }
     }
 
-    /// What there is to say of a journal that cannot have its next file.
-    pub fn starved(&self) -> Option<String> {
-        let starved = self.starved.lock().unwrap_or_else(PoisonError::into_inner);
-        starved.clone()
+    /// What is wrong with it, if anything is: why nothing more is promised, or why it cannot have
+    /// its next file, or not be rid of an old one.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failed.get().or(trouble.as_ref()).cloned()
+    }
+
+    fn say(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Its figures.
@@ -234,6 +248,11 @@ impl Journal {
         }
     }
 
+    /// Nothing can be changed before [`crate::Store::replay`], where that is so.
+    pub(crate) fn wait_for_replay(&self, is_to_replay: bool) {
+        self.is_replaying.store(is_to_replay, Release);
+    }
+
     /// Whether what takes place comes from it.
     #[inline]
     pub(crate) fn is_replaying(&self) -> bool {
@@ -245,7 +264,7 @@ impl Journal {
     #[inline]
     pub(crate) fn room(&self, len: usize) -> Option<Room<'_>> {
         let mut tail = self.lock();
-        if self.has_failed() || !self.make_room(&mut tail, len) {
+        if self.has_failed() || !self.make_room(&mut tail, len, self.last_bytes) {
             return None;
         }
         Some(Room {
@@ -257,16 +276,27 @@ impl Journal {
     /// Room for `change`, which has taken place or will whatever happens here.
     #[inline]
     pub(crate) fn append(&self, change: &Change<'_>) {
-        match self.room(change.len()) {
-            Some(room) => room.write(change),
-            None => self.fail("a change found no room in the journal".to_owned()),
+        let mut tail = self.lock();
+        if self.has_failed() {
+            return;
+        }
+        match self.make_room(&mut tail, change.len(), 0) {
+            true => Room {
+                journal: self,
+                tail,
+            }
+            .write(change),
+            false => self.fail("a change found no room in the journal".to_owned()),
         }
     }
 
+    /// Makes room for `len` bytes, and leaves others where there is no next file.
     #[inline]
-    fn make_room(&self, tail: &mut Tail, len: usize) -> bool {
+    fn make_room(&self, tail: &mut Tail, len: usize, others: usize) -> bool {
         let Some(open) = &tail.open else { return false };
-        self.file_bytes - open.at >= len || len <= self.file_bytes && self.turn_over(tail)
+        let left = self.file_bytes - open.at;
+        let fits = left >= len && (left >= len + others || tail.next.is_some());
+        fits || len + others <= self.file_bytes && self.turn_over(tail)
     }
 
     /// Goes on in the next file, if there is one.
@@ -315,6 +345,8 @@ impl Journal {
         if self.has_failed() {
             return Ok(self.durable());
         }
+        // Who asks from now on may have appended behind what is synced here.
+        self.is_asked.store(false, Release);
         self.prepare_next(numbered);
         self.sync_began.store(now.0.max(1), Relaxed);
         let synced = self.sync_files(seq);
@@ -343,8 +375,10 @@ impl Journal {
         while let Some(one) = ended.next() {
             one.file.sync()?;
             match ended.peek() {
-                Some(next) => next.writer.set_word(FOLLOWS_WHOLE, 1),
-                None => self.lock().set_word(one.number + 1, FOLLOWS_WHOLE, 1),
+                Some(next) if next.number == one.number + 1 => {
+                    next.writer.set_word(FOLLOWS_WHOLE, 1);
+                }
+                _ => self.lock().set_word(one.number + 1, FOLLOWS_WHOLE, 1),
             }
         }
         // What is promised of this file rests on what it says of the one before.
@@ -366,9 +400,8 @@ impl Journal {
             _ => return,
         };
         let made = self.make(number, numbered);
-        let mut starved = self.starved.lock().unwrap_or_else(PoisonError::into_inner);
-        *starved = made.as_ref().err().map(ToString::to_string);
-        self.is_starved.store(starved.is_some(), Relaxed);
+        self.say(made.as_ref().err().map(ToString::to_string));
+        self.is_starved.store(made.is_err(), Relaxed);
         if let Ok(next) = made {
             let mut tail = self.lock();
             tail.files.push_back((number, next.file.path().to_owned()));
@@ -383,7 +416,9 @@ impl Journal {
         let path = files::path(&self.config.dir, number);
         let about = self.about.encode(number);
         let (file, writer) = LogFile::create(&path, &about, self.file_bytes as u64)?;
-        files::sync_dir(&self.config.dir)?;
+        files::sync_dir(&self.config.dir).inspect_err(|_| {
+            let _ = std::fs::remove_file(&path);
+        })?;
         Ok(Open {
             number,
             file: Arc::new(file),
@@ -447,6 +482,9 @@ impl Room<'_> {
         let appended = open.before + open.at as u64;
         let Journal { reserve, .. } = *self.journal;
         self.journal.appended.store(appended, Release);
-        self.journal.is_roomy.store(self.tail.has(reserve), Relaxed);
+        let is_roomy = self.tail.has(reserve);
+        if is_roomy != self.journal.is_roomy.load(Relaxed) {
+            self.journal.is_roomy.store(is_roomy, Relaxed);
+        }
     }
 }

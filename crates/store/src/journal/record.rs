@@ -69,14 +69,17 @@ pub(crate) struct Change<'a> {
     pub(crate) cas: Option<u64>,
     pub(crate) stale: bool,
     pub(crate) win_sent: bool,
+    /// When it was made: what ended by then, and what did not, is so again.
+    pub(crate) at: UnixSeconds,
 }
 
 impl<'a> Change<'a> {
-    /// A change of `key` that is nothing but its kind.
-    pub(crate) fn new(kind: Kind, key: &'a [u8]) -> Change<'a> {
+    /// A change of `key` that is nothing but its kind, made at a second.
+    pub(crate) fn new(kind: Kind, key: &'a [u8], at: UnixSeconds) -> Change<'a> {
         Change {
             kind,
             key,
+            at,
             value: Value::default(),
             flags: 0,
             expiry: None,
@@ -120,7 +123,7 @@ impl<'a> Change<'a> {
         room[16..20].copy_from_slice(&self.flags.to_le_bytes());
         room[20..24].copy_from_slice(&expiry.0.to_le_bytes());
         room[24..28].copy_from_slice(&lens[1].to_le_bytes());
-        room[28..32].fill(0);
+        room[28..32].copy_from_slice(&self.at.0.to_le_bytes());
         room[32..40].copy_from_slice(&self.cas.unwrap_or_default().to_le_bytes());
         let value_at = HEAD_BYTES + self.key.len();
         room[HEAD_BYTES..value_at].copy_from_slice(self.key);
@@ -165,6 +168,7 @@ impl<'a> Change<'a> {
             cas: (marks & HAS_CAS != 0).then_some(u64_at(32)),
             stale: marks & STALE != 0,
             win_sent: marks & WIN_SENT != 0,
+            at: UnixSeconds(u32_at(28)),
         };
         Some((change, len))
     }
@@ -189,12 +193,13 @@ mod tests {
             expiry: Some(UnixSeconds(0x1413_1211)),
             cas: Some(0x2726_2524_2322_2120),
             stale: true,
-            ..Change::new(Kind::Set, b"key")
+            ..Change::new(Kind::Set, b"key", UnixSeconds(0x1b1a_1918))
         };
         let mut room = vec![0xff; change.len()];
         change.encode(&mut room, seed(1, 64));
         let mut expected = Vec::from([48, 0, 0, 0, 1, 3, STALE | HAS_CAS | HAS_EXPIRY, 0]);
-        expected.extend([1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 5, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 5, 0, 0, 0]);
+        expected.extend([0x18, 0x19, 0x1a, 0x1b]);
         expected.extend([0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27]);
         expected.extend(b"keyvalue");
         assert_eq!(room[8..], expected);
@@ -211,6 +216,7 @@ mod tests {
             split in 0.0..1.0,
             numbers: (u32, Option<u32>, Option<u64>),
             marks: (bool, bool),
+            at: u32,
             flip: prop::sample::Index,
         ) {
             let (head, tail) = value.split_at((split * value.len() as f64) as usize);
@@ -221,22 +227,23 @@ mod tests {
                 cas: numbers.2,
                 stale: marks.0,
                 win_sent: marks.1,
-                ..Change::new(Kind::ALL[kind], &key)
+                ..Change::new(Kind::ALL[kind], &key, UnixSeconds(at))
             };
             let mut room = vec![0xff; change.len()];
             change.encode(&mut room, 7);
             let (found, len) = Change::decode(&room, 7).expect("it is whole");
             prop_assert_eq!((found.kind, found.key), (change.kind, &key[..]));
             prop_assert_eq!(found.value.head, &value[..]);
+            prop_assert_eq!(found.at, change.at);
             let named = (found.flags, found.expiry, found.cas);
             prop_assert_eq!(named, (numbers.0, change.expiry, numbers.2));
             prop_assert_eq!((found.stale, found.win_sent, len), (marks.0, marks.1, room.len()));
             prop_assert!(Change::decode(&room, 8).is_none(), "in another place");
             let (short, _) = room.split_at(len - 1);
             prop_assert!(Change::decode(short, 7).is_none(), "cut");
-            let at = flip.index(len);
-            room[at] ^= 0x10;
-            prop_assert!(Change::decode(&room, 7).is_none(), "byte {} changed", at);
+            let byte = flip.index(len);
+            room[byte] ^= 0x10;
+            prop_assert!(Change::decode(&room, 7).is_none(), "byte {} changed", byte);
         }
     }
 }

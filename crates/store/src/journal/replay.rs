@@ -54,18 +54,33 @@ struct Known {
     end: Option<usize>,
 }
 
+/// What is to be done before anything else.
+#[derive(Debug, Default)]
+pub(crate) struct First {
+    /// Files to be read, where the image cannot be used.
+    pub(crate) files: Vec<Found>,
+    /// Where it can: hashes of keys that a killed process was changing, in image and journal.
+    pub(crate) again: Vec<u64>,
+    /// The image has a flush that the journal has not.
+    pub(crate) flush: bool,
+}
+
+impl First {
+    pub(crate) fn is_any(&self) -> bool {
+        self.flush || !self.files.is_empty() || !self.again.is_empty()
+    }
+}
+
 impl Store {
     /// Whether [`Store::replay`] is to be called before anything else.
     pub fn is_to_replay(&self) -> bool {
-        !self
-            .to_replay
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        self.journal().is_some_and(Journal::is_replaying)
     }
 
-    /// Stores what the journal has, and goes on with it; nothing where that is not to be done.
-    /// `tell` is called now and then. Until it has returned, the image is worth nothing.
+    /// Makes image and journal the same, and goes on with both: stores what the journal has, where
+    /// the image cannot be used (until this has returned it is worth nothing); tells the journal of
+    /// what the image has of changes in the middle of which a process was killed, where it can.
+    /// `tell` is called now and then.
     ///
     /// Errors: where a file cannot be read, or none can be made.
     pub fn replay(
@@ -75,37 +90,48 @@ impl Store {
         now: UnixSeconds,
         tell: &mut dyn FnMut(&Replayed),
     ) -> Result<Replayed, StoreError> {
-        let mut files = self
-            .to_replay
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let found = std::mem::take(&mut *files);
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let First {
+            files,
+            again,
+            flush,
+        } = std::mem::take(&mut *first);
         let (Some(journal), Some(kept)) = (&self.journal, &self.kept) else {
             return Ok(Replayed::default());
         };
-        let Some(newest) = found.last().map(|last| last.number) else {
-            return Ok(Replayed::default());
-        };
-        let mut replay = Replay {
-            store: self,
-            w,
-            lane,
-            now,
-            flush_at: None,
-            done: Replayed::default(),
-            tell,
-        };
-        let last = replay.all(&found)?;
-        if let Some(at) = replay.flush_at {
-            self.flush(at, now);
+        let mut done = Replayed::default();
+        if let Some(newest) = files.last().map(|last| last.number) {
+            let mut replay = Replay {
+                store: self,
+                w,
+                lane,
+                flush_at: None,
+                done,
+                tell,
+            };
+            let last = replay.all(&files)?;
+            let flush_at = replay.flush_at;
+            done = replay.done;
+            if let Some(at) = flush_at {
+                self.flush(at, now);
+            }
+            // The hand need not be one that goes on.
+            w.seal_all(&self.items, &self.space, |_| true);
+            let number = journal.end_at(files, last)?.unwrap_or(newest);
+            journal.begin(number + 1, kept.numbered())?;
+            kept.journal_is_whole().store(1, Release);
+            kept.in_use()?;
         }
-        let done = replay.done;
-        // The hand need not be one that goes on.
-        w.seal_all(&self.items, &self.space, |_| true);
-        journal.is_replaying.store(false, Release);
-        let number = journal.end_at(found, last)?.unwrap_or(newest);
-        journal.begin(number + 1, kept.numbered())?;
-        kept.in_use()?;
+        if flush {
+            journal.append(&Change::new(Kind::Flush, &[], now));
+        }
+        for &hash in &again {
+            self.approach(hash);
+            self.rewrite_chain(journal, w.worker(), lane, (hash, now));
+        }
+        kept.flush_told();
+        kept.forget_intents();
+        journal.wait_for_replay(false);
         Ok(done)
     }
 }
@@ -114,7 +140,6 @@ struct Replay<'r, 'l> {
     store: &'r Store,
     w: &'r mut Writer,
     lane: &'r mut Lane<'l>,
-    now: UnixSeconds,
     /// When all is to be flushed that there is then.
     flush_at: Option<UnixSeconds>,
     done: Replayed,
@@ -200,20 +225,22 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Makes a change again. Where that cannot be, its item ends: an older one must not stay.
+    /// Makes a change again, as of the second at which it was made. Where that cannot be, its item
+    /// ends: an older one must not stay.
     fn make(&mut self, change: &Change<'_>) {
-        let (store, now) = (self.store, self.now);
+        let (store, now) = (self.store, change.at);
         let (key, hash) = (change.key, store.hash(change.key));
+        // Behind what is lost nobody knows what something was added to.
+        let has_base = self.done.damaged == 0;
         let made = match change.kind {
-            Kind::Set if change.expiry.is_some_and(|expiry| expiry <= now) => false,
             Kind::Set => self.set(change),
             Kind::Delete => false,
             Kind::Touch => {
                 let expiry = change.expiry.unwrap_or(UnixSeconds::NEVER);
                 store.touch(self.w, self.lane, key, hash, expiry, now)
             }
-            Kind::Append => self.extend(change, Side::Append),
-            Kind::Prepend => self.extend(change, Side::Prepend),
+            Kind::Append => has_base && self.extend(change, Side::Append),
+            Kind::Prepend => has_base && self.extend(change, Side::Prepend),
             Kind::Invalidate => {
                 let asked = Invalidation {
                     key,
@@ -252,7 +279,7 @@ impl Replay<'_, '_> {
             stale: change.stale,
             win_sent: change.win_sent,
         };
-        let outcome = self.store.put(self.w, self.lane, &put, self.now);
+        let outcome = self.store.put(self.w, self.lane, &put, change.at);
         self.is_made(outcome)
     }
 
@@ -262,7 +289,7 @@ impl Replay<'_, '_> {
             cas: change.cas,
             ..Put::set(change.key, self.store.hash(change.key), &[])
         };
-        let outcome = self.store.extend(self.w, self.lane, &put, side, self.now);
+        let outcome = self.store.extend(self.w, self.lane, &put, side, change.at);
         // What was appended to may have gone since it was stored again.
         outcome == PutOutcome::NotStored || self.is_made(outcome)
     }
@@ -285,28 +312,16 @@ impl Journal {
     /// has one. What is behind that was not durable, and goes.
     fn end_at(
         &self,
-        files: Vec<Found>,
+        mut files: Vec<Found>,
         end: Option<(u64, usize)>,
     ) -> Result<Option<u64>, StoreError> {
         let (number, at) = end.unwrap_or((u64::MAX, usize::MAX));
         let last = files.partition_point(|one| one.number <= number);
         let behind = files[last..].iter().map(|one| one.path.as_path());
         files::remove(&self.config.dir, behind)?;
-        let kept = &files[..last];
-        if let Some(last) = kept.last().filter(|_| at != usize::MAX) {
-            let (file, writer) = LogFile::open(&last.path)?;
-            writer.set_word(super::TAIL, at as u64);
-            writer.set_word(super::END, at as u64 + 1);
-            file.sync()?;
-        }
-        let newest = kept.last().map(|last| last.number);
-        let mut tail = self.lock();
-        tail.files.extend(
-            files
-                .into_iter()
-                .take(last)
-                .map(|one| (one.number, one.path)),
-        );
+        files.truncate(last);
+        let newest = files.last().map(|last| last.number);
+        self.adopt(files, (at != usize::MAX).then_some(at))?;
         Ok(newest)
     }
 }

@@ -13,9 +13,10 @@ use super::{Change, FILES_MIN, Journal, Kind, files};
 use crate::config::StoreError;
 use crate::store::Store;
 use crate::writer::Writer;
-use nyx_base::{Instant, UnixSeconds};
+use nyx_base::{Instant, UnixSeconds, WorkerId};
 use nyx_gate::Lane;
 use nyx_index::Place;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,12 +24,16 @@ use std::sync::{Mutex, PoisonError};
 const CHAINS_AT_ONCE: u64 = 16;
 /// A journal is written anew when it is so many times what the tenant holds.
 const TIMES_HELD: u64 = 2;
+/// And whatever its tenant's budget says when it is so many times that.
+const TIMES_URGENT: u64 = 4;
 
 /// How far a rewriting is.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
     /// One is to begin, or is under way.
     wanted: AtomicBool,
+    /// It is not to wait for its tenant's budget.
+    is_urgent: AtomicBool,
     at: Mutex<Option<At>>,
     /// Once it has ended: files before this number can go when what was appended up to there is
     /// durable.
@@ -63,25 +68,36 @@ impl Journal {
         if length > TIMES_HELD * held_bytes && !is_removing {
             self.want_rewrite();
         }
+        let is_urgent = length > TIMES_URGENT * held_bytes;
+        self.rewrite.is_urgent.store(is_urgent, Relaxed);
     }
 
-    /// Removes the files that a rewriting has made superfluous, once it is durable.
-    fn remove_old(&self) -> Result<(), StoreError> {
+    /// Removes the files that a rewriting has made superfluous, once it is durable; whether it is.
+    fn remove_old(&self) -> bool {
         let durable = self.durable();
         let Some((before, _)) = self.rewrite.done().filter(|&(_, upto)| upto <= durable) else {
-            return Ok(());
+            return false;
         };
-        let mut tail = self.lock();
-        let old = tail.files.partition_point(|&(number, _)| number < before);
-        let old: Vec<_> = tail.files.drain(..old).collect();
-        drop(tail);
-        files::remove(&self.config.dir, old.iter().map(|(_, path)| path.as_path()))?;
+        // The oldest first, so that those that stay follow each other.
+        while let Some(oldest) = self.oldest_before(before) {
+            if let Err(error) = files::remove(&self.config.dir, [oldest.as_path()].into_iter()) {
+                self.say(Some(error.to_string()));
+                return true;
+            }
+            self.lock().files.pop_front();
+        }
         *self
             .rewrite
             .done
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(())
+        true
+    }
+
+    fn oldest_before(&self, before: u64) -> Option<PathBuf> {
+        let tail = self.lock();
+        let (number, path) = tail.files.front()?;
+        (*number < before).then(|| path.clone())
     }
 
     /// Where a rewriting begins: with the file that is open.
@@ -142,7 +158,9 @@ impl Store {
             kept.numbered().store(0, Release);
         }
         let durable = durable?;
-        journal.remove_old()?;
+        if journal.remove_old() {
+            kept.journal_is_whole().store(1, Release);
+        }
         journal.look_at_length(held_bytes);
         Ok(durable)
     }
@@ -153,6 +171,12 @@ impl Store {
     pub fn is_rewriting(&self) -> bool {
         let wanted = |journal: &Journal| journal.rewrite.wanted.load(Relaxed);
         self.journal.as_deref().is_some_and(wanted) && !self.is_sweeping()
+    }
+
+    /// Whether that is not to wait for the tenant's budget: the disk is everybody's.
+    pub fn must_rewrite(&self) -> bool {
+        let is_urgent = |journal: &Journal| journal.rewrite.is_urgent.load(Relaxed);
+        self.journal().is_some_and(is_urgent) && self.is_rewriting()
     }
 
     /// Appends the items of some chains to the journal; true where there are more. Bounded work:
@@ -167,9 +191,14 @@ impl Store {
         let Some(mut at) = state.take().or_else(|| journal.begin_rewrite()) else {
             return true;
         };
+        if at.chain == 0 {
+            self.tell_flush_to_come(now);
+        }
         let end = self.index.chains().min(at.chain + CHAINS_AT_ONCE);
-        while at.chain < end && journal.has_plenty() {
-            self.rewrite_chain(journal, w, lane, (at.chain, now));
+        while at.chain < end
+            && journal.has_plenty()
+            && self.rewrite_chain(journal, w.worker(), lane, (at.chain, now))
+        {
             at.chain += 1;
         }
         let more = at.chain < self.index.chains();
@@ -180,45 +209,70 @@ impl Store {
         more
     }
 
-    /// Appends the items of one chain.
-    fn rewrite_chain(
+    /// Appends the items of one chain; whether there was room for all of them.
+    pub(super) fn rewrite_chain(
         &self,
         journal: &Journal,
-        w: &Writer,
+        worker: WorkerId,
         lane: &mut Lane<'_>,
         (chain, now): (u64, UnixSeconds),
-    ) {
-        let guard = self.index.lock(w.worker(), chain);
-        guard.each(|place| self.rewrite_item(journal, lane, place, now));
+    ) -> bool {
+        let guard = self.index.lock(worker, chain);
+        let mut has_room = true;
+        guard.each(|place| {
+            has_room = has_room && self.rewrite_item(journal, lane, place, now);
+        });
+        has_room
     }
 
-    fn rewrite_item(&self, journal: &Journal, lane: &mut Lane<'_>, place: Place, now: UnixSeconds) {
-        let header = self.items.header(lane, place);
-        if self.is_ended(&header, place, now) {
-            return;
-        }
-        let state = self.items.state(lane, place);
+    /// Appends an item, unless it has ended; whether there was room.
+    fn rewrite_item(
+        &self,
+        journal: &Journal,
+        lane: &mut Lane<'_>,
+        place: Place,
+        now: UnixSeconds,
+    ) -> bool {
         let Some(chunks) = &self.items.chunks else {
-            return;
+            return true;
         };
+        let header = chunks.header(place);
+        let state = chunks.state(place);
         let change = Change {
             flags: header.flags,
             expiry: Some(header.expiry),
             cas: header.cas,
             stale: state.is_stale(),
             win_sent: state.is_win_sent(),
-            ..Change::new(Kind::Set, chunks.key(place, &header))
+            ..Change::new(Kind::Set, chunks.key(place, &header), now)
         };
         let value_len = header.value_len as usize;
-        let at = self.items.value_at(place, &header);
-        let room = journal.room(change.len_with(value_len));
-        let Some(room) = room else {
-            return journal.fail("the journal was too full to be written anew".to_owned());
+        let Some(room) = journal.room(change.len_with(value_len)) else {
+            return false;
         };
+        // With the journal's lock: a flush is not behind which this is appended.
+        if self.is_ended(&header, place, now) {
+            return true;
+        }
+        let at = self.items.value_at(place, &header);
         room.write_from(&change, value_len, |value| {
             if !value.is_empty() {
                 lane.read(at, value);
             }
         });
+        true
+    }
+
+    /// What the journal is told first of a flush that is to come.
+    fn tell_flush_to_come(&self, now: UnixSeconds) {
+        // Under the lock no other flush is asked for.
+        let _space = self.space.lock();
+        let at = self.flush_due();
+        if at != UnixSeconds::NEVER {
+            self.tell_journal(&Change {
+                expiry: Some(at),
+                ..Change::new(Kind::FlushLater, &[], now)
+            });
+        }
     }
 }

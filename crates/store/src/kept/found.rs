@@ -5,7 +5,7 @@
 //!
 //! *Thread safety*: as `store`.
 
-use super::{Beginning, Kept, NOTES};
+use super::{Beginning, INTENTS, Kept, NOTES};
 use crate::check::{self, Pieces};
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::config::StoreError;
@@ -198,7 +198,7 @@ impl Store {
         let mut suspects: Vec<Place> = last.collect();
         self.index
             .put_right(WorkerId(0), &mut |place| self.item_at(place));
-        for note in &kept.control[NOTES..] {
+        for note in &kept.control[NOTES..INTENTS] {
             let noted = note.load(Relaxed);
             suspects.extend(u32::try_from(noted.wrapping_sub(1)).ok().map(Place));
         }
@@ -211,7 +211,7 @@ impl Store {
                 chunks.mark_dead(place);
             }
         }
-        for note in &kept.control[NOTES..] {
+        for note in &kept.control[NOTES..INTENTS] {
             if note.load(Relaxed) != 0 {
                 note.store(0, Release);
             }

@@ -45,8 +45,15 @@ const FLUSH_MARK: usize = 0;
 const FLUSH_DUE: usize = 1;
 /// The number of the newest file of the tenant's journal; zero where it has none.
 const JOURNAL: usize = 2;
+/// 1 where that journal has all that the image does.
+const JOURNAL_WHOLE: usize = 3;
+/// The mark of the last flush that the journal was told of.
+const FLUSH_TOLD: usize = 4;
 /// Workers that may have notes.
 const WORKERS_MAX: usize = 1024;
+/// Behind the notes: of each worker the hash of the key that it changes, in image and journal.
+const INTENTS: usize = NOTES + WORKERS_MAX;
+const CONTROL_WORDS: usize = INTENTS + WORKERS_MAX;
 /// Parts of an image begin at a page; large ones at a large page.
 const PAGE_BYTES: u64 = 4096;
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
@@ -190,7 +197,7 @@ impl Parts {
         };
         let chunks = plan.chunk_count.unwrap_or_default();
         let tables = [
-            8 * (NOTES + WORKERS_MAX) as u64,
+            8 * CONTROL_WORDS as u64,
             Array::<Segment>::bytes(plan.segments as usize) as u64,
             Array::<Entry>::bytes(chunks as usize) as u64,
             HashGround::KEPT_BYTES,
@@ -219,7 +226,7 @@ impl Parts {
         beginning: Beginning,
     ) -> Result<Ground, StoreError> {
         let (chunks, found) = (plan.chunk_count.unwrap_or_default(), beginning.is_found());
-        let control: Array<AtomicU64> = image.array(self.control, NOTES + WORKERS_MAX, false)?;
+        let control: Array<AtomicU64> = image.array(self.control, CONTROL_WORDS, false)?;
         let segments: Array<Segment> = image.array(self.segments, plan.segments as usize, false)?;
         let entries: Array<Entry> = image.array(self.entries, chunks as usize, false)?;
         // A copy of an image may have holes that the image had not.
@@ -238,8 +245,16 @@ impl Parts {
         let segments = Segments::over(segments, config.workers);
         let items = Items::new(Some(Chunks::over(keys, entries)), segments, config);
         let (index, beginning) = self.index(plan, &items, &image, beginning, config)?;
-        // From here on it is one: what failed before left nothing behind.
-        image.begin()?;
+        // From here on it is one: what failed before left nothing behind. It is worth nothing yet
+        // where a journal may have more.
+        let journaled = config
+            .keep
+            .as_ref()
+            .is_some_and(|keep| keep.journal.is_some());
+        match journaled && !found {
+            true => image.begin_lost()?,
+            false => image.begin()?,
+        }
         let kept = Kept {
             live,
             damaged: AtomicU64::new(0),
@@ -345,9 +360,51 @@ impl Kept {
         &self.control[JOURNAL]
     }
 
-    /// The image is worth nothing, until [`Kept::in_use`].
-    pub(crate) fn lost(&self) -> Result<(), MediaError> {
-        self.image.mark_lost()
+    /// 1 where its journal has all that the image does.
+    pub(crate) fn journal_is_whole(&self) -> &AtomicU64 {
+        &self.control[JOURNAL_WHOLE]
+    }
+
+    /// The journal was told of the last flush.
+    pub(crate) fn flush_told(&self) {
+        let mark = self.control[FLUSH_MARK].load(Relaxed);
+        self.control[FLUSH_TOLD].store(mark, Release);
+    }
+
+    /// Whether it was.
+    pub(crate) fn is_flush_told(&self) -> bool {
+        self.control[FLUSH_TOLD].load(Relaxed) == self.control[FLUSH_MARK].load(Relaxed)
+    }
+
+    /// A worker is about to change a key in image and journal: whoever finds the image of a process
+    /// that was killed before [`Kept::intended`] tells the journal how it is.
+    #[inline]
+    pub(crate) fn intend(&self, worker: WorkerId, hash: u64) {
+        self.control[INTENTS + worker.index()].store(hash.max(1), Release);
+    }
+
+    /// Both have the change, or neither.
+    #[inline]
+    pub(crate) fn intended(&self, worker: WorkerId) {
+        self.control[INTENTS + worker.index()].store(0, Release);
+    }
+
+    /// The hashes of keys that a killed process was changing.
+    pub(crate) fn intents(&self) -> Vec<u64> {
+        let words = self.control[INTENTS..].iter();
+        words
+            .map(|word| word.load(Relaxed))
+            .filter(|&hash| hash != 0)
+            .collect()
+    }
+
+    /// The journal has been told of those.
+    pub(crate) fn forget_intents(&self) {
+        for word in &self.control[INTENTS..] {
+            if word.load(Relaxed) != 0 {
+                word.store(0, Release);
+            }
+        }
     }
 
     /// From now on the image has all that it should.
