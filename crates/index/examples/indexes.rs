@@ -127,8 +127,7 @@ struct InDram(DramMap);
 
 impl InDram {
     fn new(keys: u64) -> InDram {
-        let eras = Arc::new(Eras::new(1));
-        InDram(DramMap::new(keys, eras).expect("memory"))
+        InDram(DramMap::new(keys, 1).expect("memory"))
     }
 }
 

@@ -14,7 +14,7 @@
 //! * [`hybrid`]: a hash on persistent memory and a tree in DRAM, as one index.
 //! * [`hybrid_plus`]: a map in DRAM and a tree on persistent memory, as one index.
 //! * [`byte_keys`]: keys of 1 to 250 bytes over any ordered one of them.
-//! * [`map`]: the cache's hash table for 8-byte keys and values.
+//! * [`map`]: a hash table in DRAM for 8-byte keys and values.
 //! * [`heap`]: blocks of persistent memory, for the indexes that live there.
 //! * [`eras`]: when memory that was freed may be used again.
 //! * [`hash`]: the table of cache-line buckets in DRAM that every tenant has (NyxCache section 3.5

@@ -12,6 +12,9 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+/// An `AtomicU64` that shuttle has too, for what is run there.
+pub(crate) use nyx_media::pmem::Word;
+
 use nyx_base::CachePadded;
 
 /// Locks. A holder that panicked ends the process or the test; nobody goes on with what it left.

@@ -23,7 +23,9 @@ mod portable;
 
 #[cfg(not(loom))]
 pub use arch::store_word;
-pub use arch::{prefetch, prefetch_write};
+pub use arch::{equal_words, prefetch, prefetch_write};
+
+use std::sync::atomic::AtomicU64;
 
 /// The size of a cache line in bytes.
 pub const LINE_BYTES: usize = 64;
@@ -31,6 +33,11 @@ pub const LINE_BYTES: usize = 64;
 const WORD_BYTES: usize = 8;
 /// At most this many lines are prefetched at once: cores track 10 to 16 outstanding misses.
 pub const PREFETCH_LINES_MAX: usize = 8;
+
+/// A cache line of words.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Line(pub [AtomicU64; LINE_BYTES / WORD_BYTES]);
 
 /// The widest copies that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,6 +195,28 @@ pub fn fence() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn words_are_equal_in_both_halves_or_not_at_all() {
+        let words = [0, 1, 1 << 32, 1 << 32 | 1, u64::MAX, u64::MAX << 32];
+        let line = Line::default();
+        for (at, held, asked) in (0..8usize).flat_map(|at| {
+            words
+                .into_iter()
+                .flat_map(move |held| words.map(|asked| (at, held, asked)))
+        }) {
+            line.0.iter().for_each(|word| word.store(7, Relaxed));
+            line.0[at].store(held, Relaxed);
+            let expected = u32::from(held == asked) << (2 * at);
+            assert_eq!(
+                equal_words(&line, asked),
+                expected,
+                "{at} {held:x} {asked:x}"
+            );
+        }
+        assert_eq!(equal_words(&Line::default(), 0), 0x5555);
+    }
 
     /// Every level of this processor, from the plainest on.
     fn levels() -> Vec<Prim> {

@@ -43,7 +43,7 @@ type Make = fn(u64) -> Box<dyn Candidate>;
 
 pub(crate) const CANDIDATES: [(&str, Make); 11] = [
     ("nyx map", |keys| {
-        let map = DramMap::new(keys, Arc::new(Eras::new(WORKERS)));
+        let map = DramMap::new(keys, WORKERS);
         Box::new(map.expect("memory"))
     }),
     ("nyx fast-fair", |keys| made::<FastFair<Mapped>>(keys)),

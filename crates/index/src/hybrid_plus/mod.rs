@@ -288,7 +288,7 @@ impl<P: Pmem, T: Persistent<P> + Ordered> Persistent<P> for HybridPlus<T> {
     fn open(heap: Arc<Heap<P>>, root: usize, worker: WorkerId) -> Result<Self, PutError> {
         let keys_max = heap.pm().size_bytes() / ENTRY_BYTES;
         let is_new = heap.read_root(root) == 0;
-        let map = DramMap::new(keys_max, heap.eras().clone());
+        let map = DramMap::new(keys_max, heap.eras().workers());
         let map = map.map_err(|_| Full::of_dram(keys_max * ENTRY_BYTES))?;
         let index = HybridPlus::new(T::open(heap, root, worker)?, map);
         index.is_built.store(is_new, Release);

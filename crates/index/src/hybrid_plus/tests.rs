@@ -118,7 +118,7 @@ fn after_a_restart_the_tree_answers_until_the_map_is_built() {
 #[test]
 fn a_map_without_room_refuses_nothing_and_answers_nothing_wrongly() {
     let tree = contract::empty::<FastFair<Mapped>>(4 << 20, 1);
-    let map = DramMap::new(64, tree.heap().eras().clone()).expect("memory");
+    let map = DramMap::new(64, tree.heap().eras().workers()).expect("memory");
     let index = HybridPlus::new(tree, map);
     assert_eq!(index.rebuild(W, 0), Ok(true));
     (0..9_000).for_each(|key| assert_eq!(index.put(W, key, key), Ok(None)));

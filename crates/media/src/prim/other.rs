@@ -3,7 +3,7 @@
 //! What it never does: pretend. [`flush_level`] says `None`, so that a DAX mapping is refused here
 //! instead of losing data.
 
-use super::{CopyLevel, FlushLevel, LINE_BYTES, WORD_BYTES, portable};
+use super::{CopyLevel, FlushLevel, LINE_BYTES, Line, WORD_BYTES, portable};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence as atomic_fence};
 
 pub(super) fn copy_level() -> CopyLevel {
@@ -48,6 +48,16 @@ pub(super) unsafe fn flush_lines(_: FlushLevel, _: *const u8, _: usize) {}
 pub fn store_word(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
     compiler_fence(Ordering::SeqCst);
+}
+
+/// Which words of a cache line are `word`: bit `2 * at` for the word `at`, nothing else. Each is
+/// loaded once, by an acquire load.
+#[inline]
+pub fn equal_words(line: &Line, word: u64) -> u32 {
+    let words = line.0.iter().enumerate();
+    words.fold(0, |equal, (at, other)| {
+        equal | u32::from(other.load(Ordering::Acquire) == word) << (2 * at)
+    })
 }
 
 pub(super) fn fence() {

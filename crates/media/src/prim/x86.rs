@@ -4,6 +4,7 @@
 //!
 //! What it never does: detect anything per call. The level is an argument.
 
+use super::Line;
 use super::{CopyLevel, FlushLevel, LINE_BYTES, PREFETCH_LINES_MAX, WORD_BYTES, portable};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence};
@@ -375,6 +376,45 @@ pub fn store_word(word: &AtomicU64, value: u64) {
             options(nostack, preserves_flags)
         );
     }
+}
+
+/// Which words of a cache line are `word`: bit `2 * at` for the word `at`, nothing else.
+///
+/// Each word is loaded once and in one piece, by an acquire load, as every load of this processor
+/// is. Meant for a core's window of begun instructions: it is short, and no branch of it could be
+/// guessed wrong.
+#[inline]
+pub fn equal_words(line: &Line, word: u64) -> u32 {
+    let equal: u32;
+    // SAFETY: the reference is to a line that is aligned as one; aligned words are loaded in one
+    // piece also by wider loads, so that to other threads each load is what an atomic one would be.
+    unsafe {
+        asm!(
+            "movq {word_x}, {word}",
+            "punpcklqdq {word_x}, {word_x}",
+            "movdqa {a}, xmmword ptr [{line}]",
+            "movdqa {b}, xmmword ptr [{line} + 16]",
+            "pcmpeqd {a}, {word_x}",
+            "pcmpeqd {b}, {word_x}",
+            "packssdw {a}, {b}",
+            "movdqa {c}, xmmword ptr [{line} + 32]",
+            "pcmpeqd {c}, {word_x}",
+            "pcmpeqd {word_x}, xmmword ptr [{line} + 48]",
+            "packssdw {c}, {word_x}",
+            "packsswb {a}, {c}",
+            "pmovmskb {equal:e}, {a}",
+            line = in(reg) line.0.as_ptr(),
+            word = in(reg) word,
+            word_x = out(xmm_reg) _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            equal = lateout(reg) equal,
+            options(nostack, preserves_flags)
+        );
+    }
+    // Both halves of a word.
+    equal & equal >> 1 & 0x5555
 }
 
 #[inline]

@@ -1,0 +1,261 @@
+//! Readers and writers of one small map beside a split, and beside each other, in many orders of
+//! their single accesses:
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p nyx-index interleavings`
+//!
+//! draws them at random, and finds the bugs that were planted (`docs/open.md`).
+#![cfg(shuttle)]
+
+use super::{DramMap, FACTOR, LOAD};
+use crate::Index;
+use crate::sync::Ordering::Relaxed;
+use nyx_base::WorkerId;
+use shuttle::sync::Arc;
+use shuttle::thread::{self, JoinHandle};
+
+const A: WorkerId = WorkerId(0);
+const B: WorkerId = WorkerId(1);
+/// The number of the first bucket that a split adds.
+const NEW: u64 = 2;
+
+/// The key with this hash, as in `tests`.
+fn key_of(hash: u64) -> u64 {
+    let unmixed = |mixed: u64| mixed ^ mixed >> 32;
+    let mut inverse = FACTOR;
+    for _ in 0..6 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)));
+    }
+    let mixed = unmixed(unmixed(hash).wrapping_mul(inverse));
+    mixed.wrapping_mul(inverse).wrapping_sub(1)
+}
+
+/// The `at`th key that stays in bucket 0 when that is split.
+fn stays(at: u64) -> u64 {
+    key_of((at + 1) << 59 | (at + 1) << 8)
+}
+
+/// The `at`th key that goes from there to bucket [`NEW`].
+fn moves(at: u64) -> u64 {
+    key_of((at + 1) << 59 | (at + 1) << 8 | NEW)
+}
+
+/// A map of two buckets with these keys, the value of each of which is its place, from 1.
+fn map(keys: &[u64]) -> Arc<DramMap> {
+    let map = DramMap::new(16 * LOAD, 2).expect("memory");
+    for (&key, value) in keys.iter().zip(1..) {
+        assert_eq!(map.put(A, key, value), Ok(None));
+    }
+    Arc::new(map)
+}
+
+/// What a worker does who finds that the table has to grow, once.
+fn grow(map: &DramMap) {
+    map.told
+        .store(map.extent(Relaxed).count() * LOAD + 1, Relaxed);
+    map.grow();
+}
+
+fn beside(map: &Arc<DramMap>, work: impl FnOnce(&DramMap) + Send + 'static) -> JoinHandle<()> {
+    let map = map.clone();
+    thread::spawn(move || work(&map))
+}
+
+fn model(program: impl Fn() + Sync + Send + 'static) {
+    shuttle::check_random(program, 20_000);
+}
+
+fn get(map: &DramMap, key: u64) -> Option<u64> {
+    map.get(key).expect("sound")
+}
+
+/// A chain with two spills: seven entries, and four more.
+fn long() -> Vec<u64> {
+    (0..6)
+        .flat_map(|at| [stays(at), moves(at)])
+        .skip(1)
+        .collect()
+}
+
+#[test]
+fn a_split_loses_nothing_for_readers() {
+    model(|| {
+        let map = map(&[stays(0), moves(0)]);
+        let splitter = beside(&map, grow);
+        assert_eq!(get(&map, moves(0)), Some(2));
+        assert_eq!(get(&map, stays(0)), Some(1));
+        assert_eq!(get(&map, moves(1)), None);
+        splitter.join().expect("no panic");
+        assert_eq!(map.extent(Relaxed).count(), NEW + 1);
+        assert_eq!(get(&map, moves(0)), Some(2));
+        assert_eq!(get(&map, stays(0)), Some(1));
+    });
+}
+
+#[test]
+fn a_split_of_a_chain_loses_nothing_for_readers() {
+    model(|| {
+        let keys = long();
+        let map = map(&keys);
+        let splitter = beside(&map, grow);
+        for (at, &key) in keys.iter().enumerate().skip(7) {
+            assert_eq!(get(&map, key), Some(at as u64 + 1));
+        }
+        splitter.join().expect("no panic");
+        for (at, &key) in keys.iter().enumerate() {
+            assert_eq!(get(&map, key), Some(at as u64 + 1));
+        }
+    });
+}
+
+#[test]
+fn a_writer_beside_a_split_puts_a_key_where_it_belongs() {
+    model(|| {
+        let map = map(&[stays(0), moves(0)]);
+        let splitter = beside(&map, grow);
+        assert_eq!(map.put(B, moves(0), 7), Ok(Some(2)));
+        assert_eq!(map.put(B, moves(1), 8), Ok(None));
+        assert_eq!(map.remove(B, stays(0)), Ok(Some(1)));
+        splitter.join().expect("no panic");
+        let found = [moves(0), moves(1), stays(0)].map(|key| get(&map, key));
+        assert_eq!(found, [Some(7), Some(8), None]);
+        assert_eq!(map.len(), 2);
+    });
+}
+
+#[test]
+fn a_reader_beside_a_split_and_a_writer_never_goes_back() {
+    model(|| {
+        let map = map(&[stays(0), moves(0)]);
+        let splitter = beside(&map, grow);
+        let writer = beside(&map, |map| {
+            assert_eq!(map.put(B, moves(0), 3), Ok(Some(2)));
+        });
+        let first = get(&map, moves(0)).expect("it is there");
+        let second = get(&map, moves(0)).expect("it is there");
+        assert!(first <= second, "{first}, then {second}");
+        splitter.join().expect("no panic");
+        writer.join().expect("no panic");
+        assert_eq!(get(&map, moves(0)), Some(3));
+    });
+}
+
+#[test]
+fn two_writers_and_a_split_keep_each_other_out() {
+    model(|| {
+        let map = map(&[moves(0)]);
+        let splitter = beside(&map, grow);
+        let writer = beside(&map, |map| {
+            assert_eq!(map.put(B, moves(1), 10), Ok(None));
+        });
+        assert_eq!(map.put(A, stays(1), 11), Ok(None));
+        assert_eq!(map.put(A, moves(2), 12), Ok(None));
+        splitter.join().expect("no panic");
+        writer.join().expect("no panic");
+        let found = [moves(0), moves(1), stays(1), moves(2)].map(|key| get(&map, key));
+        assert_eq!(found, [Some(1), Some(10), Some(11), Some(12)]);
+        assert_eq!(map.len(), 4);
+    });
+}
+
+#[test]
+fn of_two_who_put_a_new_key_one_does() {
+    model(|| {
+        let map = map(&[stays(0)]);
+        let splitter = beside(&map, grow);
+        let writer = beside(&map, |map| assert!(map.put(B, moves(0), 5).is_ok()));
+        let is_new = map.put_new(A, moves(0), 6).expect("room");
+        let found = get(&map, moves(0));
+        // Who came first is put over by `put`, and not by `put_new`.
+        assert!(found == Some(5) || is_new && found == Some(6), "{found:?}");
+        splitter.join().expect("no panic");
+        writer.join().expect("no panic");
+        assert_eq!((get(&map, moves(0)), map.len()), (Some(5), 2));
+    });
+}
+
+#[test]
+fn a_place_that_is_filled_again_gives_nobody_the_value_of_another_key() {
+    model(|| {
+        let map = map(&[stays(0)]);
+        let writer = beside(&map, |map| {
+            assert_eq!(map.remove(B, stays(0)), Ok(Some(1)));
+            assert_eq!(map.put(B, stays(1), 7), Ok(None));
+        });
+        let found = get(&map, stays(0));
+        assert!(found.is_none() || found == Some(1), "{found:?}");
+        let found = get(&map, stays(1));
+        assert!(found.is_none() || found == Some(7), "{found:?}");
+        writer.join().expect("no panic");
+        assert_eq!((get(&map, stays(0)), get(&map, stays(1))), (None, Some(7)));
+    });
+}
+
+#[test]
+fn an_entry_that_moves_because_another_goes_is_found_all_the_while() {
+    model(|| {
+        let keys = long();
+        let map = map(&keys);
+        // Each removal takes the last entry of the first spill to the place that it empties.
+        let gone = [keys[0], keys[8]];
+        let writer = beside(&map, move |map| {
+            gone.iter()
+                .for_each(|&key| assert!(map.remove(B, key).is_ok()));
+        });
+        for at in [10, 9, 7, 1] {
+            assert_eq!(get(&map, keys[at]), Some(at as u64 + 1), "{at}");
+        }
+        writer.join().expect("no panic");
+        let is_gone = |key| gone.contains(&key);
+        for (at, &key) in keys.iter().enumerate() {
+            assert_eq!(get(&map, key), (!is_gone(key)).then_some(at as u64 + 1));
+        }
+    });
+}
+
+#[test]
+fn an_entry_that_is_spilled_is_found_by_whoever_was_told() {
+    model(|| {
+        let keys = long();
+        let map = map(&keys[..7]);
+        let writer = beside(&map, |map| {
+            let keys = long();
+            assert_eq!(map.put(B, keys[7], 8), Ok(None));
+            assert_eq!(get(map, keys[7]), Some(8));
+            assert_eq!(map.remove(B, keys[0]), Ok(Some(1)));
+        });
+        assert_eq!(get(&map, keys[3]), Some(4));
+        assert_eq!(map.put(A, keys[8], 9), Ok(None));
+        assert_eq!(get(&map, keys[8]), Some(9));
+        let found = get(&map, keys[7]);
+        assert!(found.is_none() || found == Some(8), "{found:?}");
+        writer.join().expect("no panic");
+        let found = [7, 8, 0].map(|at| get(&map, keys[at]));
+        assert_eq!(found, [Some(8), Some(9), None]);
+    });
+}
+
+#[test]
+fn spills_that_go_from_chain_to_chain_lead_no_reader_astray() {
+    model(|| {
+        // One chain of bucket 0 and one of bucket 1 that take and give back the same spill.
+        let first: Vec<u64> = (0..8).map(stays).collect();
+        let second: Vec<u64> = (0..8).map(|at| key_of((at + 1) << 8 | 1)).collect();
+        let map = map(&first);
+        for (&key, value) in second.iter().zip(20..27) {
+            assert_eq!(map.put(A, key, value), Ok(None));
+        }
+        let last = second[7];
+        let spilled = first[7];
+        let writer = beside(&map, move |map| {
+            assert_eq!(map.remove(B, spilled), Ok(Some(8)));
+            assert_eq!(map.put(B, last, 27), Ok(None));
+            assert_eq!(map.put(B, spilled, 9), Ok(None));
+        });
+        let found = get(&map, spilled);
+        assert!([None, Some(8), Some(9)].contains(&found), "{found:?}");
+        let found = get(&map, last);
+        assert!(found.is_none() || found == Some(27), "{found:?}");
+        writer.join().expect("no panic");
+        assert_eq!((get(&map, spilled), get(&map, last)), (Some(9), Some(27)));
+    });
+}

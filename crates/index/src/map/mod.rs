@@ -1,0 +1,481 @@
+//! A map in DRAM of 8-byte keys and values, a hash table that has its entries inline: a look-up
+//! waits for memory once.
+//!
+//! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`])
+//! that are brought near together. The table grows by a few buckets at a time, in the order of
+//! their memory, and hashes nothing again: what it keeps of a key is its hash, from which nothing
+//! is lost. What a bucket has no room for goes to smaller ones ([`spills`]); one byte of the bucket
+//! says which tags are there, so that few look-ups go further than they have to. A key takes some
+//! 26 bytes.
+//!
+//! **Readers** take no lock. They read the version of the bucket, tags, an entry, and the version
+//! again. Who finds nothing looks at the number of buckets again: a split may have taken the key
+//! elsewhere.
+//!
+//! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
+//! * A value is replaced by a store, an entry is added to an empty place by storing it and then its
+//!   tag. Neither makes a reader's work void: it finds all or nothing of it, and nothing that it
+//!   read before has become wrong. The version stays.
+//! * All else (an entry is taken away or moved, spills are changed, a split) is marked in the
+//!   version before the first store, and a new version is there after the last. Whoever read a part
+//!   of it sees the mark or the new version when it looks again, since stores release and loads
+//!   acquire; whoever began within waits. So a place is filled again under another version than it
+//!   was emptied under, and the value of one key is not taken for that of another.
+//!
+//! **Splits** are made by one worker at a time, a few buckets at once: it locks and marks the
+//! buckets, moves entries to the new ones, which nobody sees, publishes the number of buckets, and
+//! only then gives the old ones back under new versions.
+//! * A reader that believes an old bucket has read it before the split, when its key belonged there
+//!   (its version is the old one); or it has the new version, and with it the new number of
+//!   buckets, and sees that the key belongs elsewhere. What it finds it found where the key
+//!   belongs, since entries are taken out of the old bucket under its mark.
+//! * A writer that gets the lock of an old bucket after the split has the new number of buckets
+//!   with it, and goes elsewhere; one that had the lock before keeps the split waiting.
+//! * Nobody goes back: home(hash, count) only moves on as the count grows.
+//!
+//! What it never does: shrink, free what a reader may look at (so it needs no eras), refuse a key
+//! while it holds fewer than it was made for, however uneven their hashes.
+//!
+//! *Thread safety*: all methods take `&self`. Each worker is one thread at a time. A worker holds
+//! at most one bucket's lock, but for splits, and there is one of those; who holds one waits only
+//! for the lock of the list of spills.
+//!
+//! *Invariants*: a key is in the chain of bucket home(hash, count) or nowhere, once. A bucket with
+//! spills has no empty place. All spills of a chain but the first are full, and entries of a spill
+//! lie one behind the other from the first place on.
+
+mod bucket;
+#[cfg(all(test, shuttle))]
+mod interleavings;
+mod spills;
+mod split;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::Index;
+use crate::heap::Full;
+use crate::ordered::{END, PutError, Unsound, together};
+use crate::sync::{AtomicU64, Ordering, Wait, Word};
+use Ordering::{Acquire, Relaxed, Release};
+use bucket::{BUCKET_BYTES, Bucket, Entry, Filter, Head, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use nyx_base::{CachePadded, WorkerId};
+use nyx_media::MediaError;
+use spills::{Buckets, Spills};
+
+/// The table grows when there are more entries than this per bucket.
+const LOAD: u64 = 5;
+/// Buckets of an empty table. A few under a model checker, which makes them all.
+const BUCKETS_MIN: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+/// Buckets that are split at once.
+const SPLIT_BUCKETS: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+/// A worker tells the others of so many entries at once, and looks whether the table has to grow.
+const TOLD: u64 = 64;
+
+const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// The hash of a key: its high bits and its low ones are as good as drawn, no two keys have the
+/// same, and zero is that of [`END`], which is no key.
+#[inline]
+pub(crate) fn hash_of(key: u64) -> u64 {
+    let mixed = key.wrapping_sub(END).wrapping_mul(FACTOR);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(FACTOR);
+    mixed ^ mixed >> 32
+}
+
+/// How many buckets there are, and, in the lowest six bits, how far to shift all ones to cover
+/// their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent(u64);
+
+impl Extent {
+    fn of(count: u64) -> Extent {
+        Extent(count << 6 | u64::from((count - 1).leading_zeros()))
+    }
+
+    #[inline]
+    fn count(self) -> u64 {
+        self.0 >> 6
+    }
+
+    /// The bucket of a hash.
+    #[inline]
+    fn home(self, hash: u64) -> u64 {
+        let mask = u64::MAX >> (self.0 & 63);
+        let at = hash & mask;
+        if at < self.count() {
+            at
+        } else {
+            at & mask >> 1
+        }
+    }
+}
+
+/// The map.
+#[derive(Debug)]
+pub struct DramMap {
+    buckets: Buckets,
+    spills: Spills,
+    /// An [`Extent`]: buckets in use. Only the holder of `growing` stores to it.
+    extent: CachePadded<Word>,
+    growing: CachePadded<Word>,
+    /// Entries that workers told each other of.
+    told: CachePadded<AtomicU64>,
+    tallies: Box<[CachePadded<Tally>]>,
+}
+
+/// What one worker did; nobody else stores to it.
+#[derive(Debug)]
+struct Tally {
+    /// Entries added less entries removed, modulo 2^64.
+    changes: AtomicU64,
+    /// What of that it told.
+    told: AtomicU64,
+}
+
+/// A locked bucket.
+struct Held<'m> {
+    bucket: &'m Bucket,
+    /// What its head was before.
+    head: Head,
+}
+
+impl DramMap {
+    /// An empty map for at least so many keys, which so many workers change. Its memory is taken as
+    /// it grows.
+    pub fn new(keys_max: u64, workers: u16) -> Result<DramMap, MediaError> {
+        let buckets = (keys_max / LOAD + 1).max(BUCKETS_MIN);
+        // Were all in one chain, or in chains that begin with a spill of one entry each, this is
+        // enough: no chain has more spills than a third of its keys.
+        let spills = keys_max / SPILL_ENTRIES as u64 + 1;
+        let tally = || Tally {
+            changes: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        };
+        Ok(DramMap {
+            buckets: Buckets::reserve(buckets.next_multiple_of(SPLIT_BUCKETS))?,
+            spills: Spills::reserve(spills)?,
+            extent: CachePadded(Word::new(Extent::of(BUCKETS_MIN).0)),
+            growing: CachePadded(Word::new(0)),
+            told: CachePadded(AtomicU64::new(0)),
+            tallies: (0..workers).map(|_| CachePadded(tally())).collect(),
+        })
+    }
+
+    /// The bytes of memory that it uses.
+    pub fn bytes(&self) -> u64 {
+        self.extent(Relaxed).count() * BUCKET_BYTES + self.spills.bytes()
+    }
+
+    /// How many keys it holds; exact while nobody changes it.
+    pub fn len(&self) -> u64 {
+        let changes = self.tallies.iter();
+        let sum = changes.fold(0u64, |sum, tally| {
+            sum.wrapping_add(tally.changes.load(Relaxed))
+        });
+        // A removal may be seen before the insertion that another worker made.
+        sum.cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Asks for the memory that a look-up of `key` reads first to be brought near.
+    #[inline]
+    pub fn prefetch(&self, key: u64) {
+        let hash = hash_of(key);
+        self.bucket(self.extent(Relaxed), hash).prefetch();
+    }
+
+    /// Gives `key` this value unless it has one. Tells whether it did.
+    pub fn put_new(&self, worker: WorkerId, key: u64, value: u64) -> Result<bool, PutError> {
+        PutError::check(key)?;
+        let hash = hash_of(key);
+        let held = self.lock(hash);
+        if self.seek(&held, hash).is_some() {
+            held.bucket.unlock(held.head);
+            return Ok(false);
+        }
+        self.add(worker, &held, hash, value)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn extent(&self, order: Ordering) -> Extent {
+        Extent(self.extent.load(order))
+    }
+
+    #[inline]
+    fn bucket(&self, extent: Extent, hash: u64) -> &Bucket {
+        self.buckets.at(extent.home(hash))
+    }
+
+    /// Locks the bucket of `hash`, where it is free.
+    #[inline]
+    fn try_lock(&self, hash: u64) -> Option<Held<'_>> {
+        let extent = self.extent(Acquire);
+        let bucket = self.bucket(extent, hash);
+        let head = bucket.try_lock()?;
+        // A split may have moved the key before the lock was taken, and none can now.
+        // (Who is refused without need tries again.)
+        if self.extent(Acquire) != extent {
+            bucket.unlock(head);
+            return None;
+        }
+        Some(Held { bucket, head })
+    }
+
+    /// Waits for the lock of the bucket of `hash`.
+    fn lock(&self, hash: u64) -> Held<'_> {
+        let mut wait = Wait::new();
+        loop {
+            match self.try_lock(hash) {
+                Some(held) => return held,
+                None => wait.turn(),
+            }
+        }
+    }
+
+    /// The entry of `hash` in a locked bucket.
+    fn seek<'m>(&'m self, held: &Held<'m>, hash: u64) -> Option<Entry<'m>> {
+        let own = held.bucket.find(hash);
+        if own.is_some() || !held.head.filter().may_have(hash) {
+            return own;
+        }
+        let mut entries = (self.spills.chain(held.bucket.link())).flat_map(Spill::entries);
+        entries.find(|entry| entry.word.load(Relaxed) == hash)
+    }
+
+    /// Adds an entry that a locked bucket does not have, and gives the lock back.
+    fn add(
+        &self,
+        worker: WorkerId,
+        held: &Held<'_>,
+        hash: u64,
+        value: u64,
+    ) -> Result<(), PutError> {
+        match held.bucket.vacancy() {
+            Some(entry) => {
+                entry.fill(hash, value);
+                held.bucket.unlock(held.head);
+            }
+            None => self.add_spilled(held, hash, value)?,
+        }
+        if self.tally(worker, 1) {
+            self.tell(worker);
+        }
+        Ok(())
+    }
+
+    fn add_spilled(&self, held: &Held<'_>, hash: u64, value: u64) -> Result<(), PutError> {
+        let Held { bucket, head } = held;
+        bucket.begin_change(*head);
+        let take = || self.spills.take();
+        let pushed = self.spills.push(bucket.link(), hash, value, take);
+        if pushed.is_none() {
+            bucket.unlock_changed(*head, head.filter());
+            return Err(PutError::Full(Full {
+                asked_bytes: SPILL_BYTES,
+                heap_bytes: self.bytes(),
+            }));
+        }
+        bucket.set_link(pushed);
+        bucket.unlock_changed(*head, head.filter().with(hash));
+        Ok(())
+    }
+
+    /// Takes an entry out of a locked bucket, and gives the lock back. The last of the first spill
+    /// goes to its place.
+    fn take_out(&self, held: &Held<'_>, entry: Entry<'_>) {
+        let Held { bucket, head } = held;
+        bucket.begin_change(*head);
+        let Some(link) = bucket.link() else {
+            entry.clear();
+            return bucket.unlock_changed(*head, Filter::default());
+        };
+        let popped = self.spills.pop(link);
+        // It may be the very one that was popped.
+        if entry.word.load(Relaxed) != 0 {
+            entry.fill(popped.word, popped.value);
+        }
+        bucket.set_link(popped.link);
+        let filter = popped.link.map_or(Filter::default(), |_| head.filter());
+        bucket.unlock_changed(*head, filter);
+    }
+
+    /// Counts an entry more (1), or less (-1); whether to [`DramMap::tell`].
+    #[inline]
+    fn tally(&self, worker: WorkerId, change: i64) -> bool {
+        let changes = &self.tallies[worker.index()].changes;
+        let now = (changes.load(Relaxed)).wrapping_add(change.cast_unsigned());
+        changes.store(now, Relaxed);
+        now.is_multiple_of(TOLD)
+    }
+
+    /// Tells the others of what a worker added and removed, and has the table grow. The caller
+    /// holds no lock.
+    #[cold]
+    fn tell(&self, worker: WorkerId) {
+        let tally = &self.tallies[worker.index()];
+        let changes = tally.changes.load(Relaxed);
+        let untold = changes.wrapping_sub(tally.told.load(Relaxed));
+        // Else who adds and removes the same again and again would tell of it each time.
+        if untold.cast_signed().unsigned_abs() >= TOLD {
+            tally.told.store(changes, Relaxed);
+            self.told.fetch_add(untold, Relaxed);
+            self.grow();
+        }
+    }
+
+    /// What [`Index::put`] does where it is not as simple as mostly.
+    #[cold]
+    fn put_slowly(
+        &self,
+        worker: WorkerId,
+        held: Option<Held<'_>>,
+        hash: u64,
+        value: u64,
+    ) -> Result<Option<u64>, PutError> {
+        let held = held.unwrap_or_else(|| self.lock(hash));
+        let Some(entry) = self.seek(&held, hash) else {
+            self.add(worker, &held, hash, value)?;
+            return Ok(None);
+        };
+        let before = entry.value.load(Relaxed);
+        entry.value.store(value, Release);
+        held.bucket.unlock(held.head);
+        Ok(Some(before))
+    }
+
+    /// What [`Index::get`] does where it is not as simple as mostly.
+    #[cold]
+    fn get_slowly(&self, hash: u64) -> Option<u64> {
+        let mut wait = Wait::new();
+        loop {
+            if let Some(found) = self.look(hash) {
+                return found;
+            }
+            wait.turn();
+        }
+    }
+
+    /// The value of `hash`, or none; nothing where it was being changed.
+    fn look(&self, hash: u64) -> Option<Option<u64>> {
+        let extent = self.extent(Acquire);
+        let bucket = self.bucket(extent, hash);
+        let head = bucket.head();
+        if head.is_changing() {
+            return None;
+        }
+        let is_still = || head.is_same(bucket.head());
+        if let Some(entry) = bucket.find(hash) {
+            let value = entry.value.load(Acquire);
+            return is_still().then_some(Some(value));
+        }
+        if head.filter().may_have(hash) {
+            for spill in self.spills.chain(bucket.link()) {
+                let mut entries = spill.entries();
+                if let Some(entry) = entries.find(|entry| entry.word.load(Acquire) == hash) {
+                    let value = entry.value.load(Acquire);
+                    return is_still().then_some(Some(value));
+                }
+                // Else it could be led on for ever.
+                if !is_still() {
+                    return None;
+                }
+            }
+        }
+        let is_home = || self.extent(Acquire).home(hash) == extent.home(hash);
+        (is_still() && is_home()).then_some(None)
+    }
+}
+
+impl Index for DramMap {
+    /// A core looks for keys that follow each other at once, as far ahead as it can begin
+    /// instructions: so there are few of them here, calls are the last thing that is done, and
+    /// branches are such that can be guessed.
+    #[inline]
+    fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
+        let hash = hash_of(key);
+        let extent = self.extent(Acquire);
+        let bucket = self.bucket(extent, hash);
+        let head = bucket.head();
+        if hash == 0 {
+            return Ok(None);
+        }
+        if !head.is_changing() {
+            match bucket.find(hash) {
+                Some(entry) => {
+                    let value = entry.value.load(Acquire);
+                    if head.is_same(bucket.head()) {
+                        return Ok(Some(value));
+                    }
+                }
+                None => {
+                    let is_nowhere = !head.filter().may_have(hash);
+                    if is_nowhere && bucket.head() == head && self.extent(Acquire) == extent {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(self.get_slowly(hash))
+    }
+
+    fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
+        for (keys, values) in together(keys, values) {
+            keys.iter().for_each(|&key| self.prefetch(key));
+            for (&key, value) in keys.iter().zip(values) {
+                *value = self.get(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
+        PutError::check(key)?;
+        let hash = hash_of(key);
+        let Some(held) = self.try_lock(hash) else {
+            return self.put_slowly(worker, None, hash, value);
+        };
+        if let Some(entry) = held.bucket.find(hash) {
+            let before = entry.value.load(Relaxed);
+            entry.value.store(value, Release);
+            held.bucket.unlock(held.head);
+            return Ok(Some(before));
+        }
+        match held.bucket.vacancy() {
+            // Without an empty place it may be spilled.
+            None => self.put_slowly(worker, Some(held), hash, value),
+            Some(entry) => {
+                entry.fill(hash, value);
+                held.bucket.unlock(held.head);
+                if self.tally(worker, 1) {
+                    self.tell(worker);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn remove(&self, worker: WorkerId, key: u64) -> Result<Option<u64>, PutError> {
+        if key == END {
+            return Ok(None);
+        }
+        let hash = hash_of(key);
+        let held = self.lock(hash);
+        let Some(entry) = self.seek(&held, hash) else {
+            held.bucket.unlock(held.head);
+            return Ok(None);
+        };
+        let value = entry.value.load(Relaxed);
+        self.take_out(&held, entry);
+        if self.tally(worker, -1) {
+            self.tell(worker);
+        }
+        Ok(Some(value))
+    }
+}

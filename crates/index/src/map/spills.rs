@@ -1,0 +1,198 @@
+//! The buckets of the map and the spills: reserved memory, zero at first, which is an empty bucket
+//! or spill; it is taken from the system as it is touched.
+//!
+//! Spills are taken fresh in the order of their memory, or from a list of those that were used
+//! before.
+//!
+//! What it never does: give memory back to the system, look at an entry but to empty a spill.
+//!
+//! *Thread safety*: a short spin lock guards the list. It is taken while a bucket is locked, never
+//! the other way round. A reader that comes too late may still walk a spill that is on the list or
+//! in another chain; the version of the bucket that it began at tells it so.
+
+use super::bucket::{Bucket, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use crate::sync::{Ordering, Wait, Word};
+use Ordering::{Acquire, Relaxed, Release};
+use nyx_base::CachePadded;
+use nyx_media::MediaError;
+
+#[cfg(not(any(loom, shuttle)))]
+type Memory<T> = nyx_media::Array<T>;
+/// A model checker has to make its own atomics.
+#[cfg(any(loom, shuttle))]
+type Memory<T> = Box<[T]>;
+
+// SAFETY: all fields are atomics, of which any bytes are a valid value.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl nyx_media::dram::Words for Bucket {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl nyx_media::dram::Words for Spill {}
+
+/// So many buckets.
+pub(super) fn buckets(count: u64) -> Result<Memory<Bucket>, MediaError> {
+    #[cfg(not(any(loom, shuttle)))]
+    return Memory::reserve(count as usize, true);
+    #[cfg(any(loom, shuttle))]
+    return Ok((0..count).map(|_| Bucket::empty()).collect());
+}
+
+fn spills(count: u64) -> Result<Memory<Spill>, MediaError> {
+    #[cfg(not(any(loom, shuttle)))]
+    return Memory::reserve(count as usize, true);
+    #[cfg(any(loom, shuttle))]
+    return Ok((0..count).map(|_| Spill::empty()).collect());
+}
+
+/// The buckets.
+#[derive(Debug)]
+pub(super) struct Buckets(Memory<Bucket>);
+
+impl Buckets {
+    pub(super) fn reserve(count: u64) -> Result<Buckets, MediaError> {
+        buckets(count).map(Buckets)
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Panics where there is no such bucket.
+    #[inline]
+    pub(super) fn at(&self, at: u64) -> &Bucket {
+        &self.0[at as usize]
+    }
+}
+
+/// What was taken out of a chain of spills.
+pub(super) struct Popped {
+    pub(super) word: u64,
+    pub(super) value: u64,
+    /// The first spill of the chain now.
+    pub(super) link: Option<Link>,
+}
+
+/// The spills.
+#[derive(Debug)]
+pub(super) struct Spills {
+    memory: Memory<Spill>,
+    lock: CachePadded<Word>,
+    /// Those that were used and are in no chain, as a chain; what their links say of entries means
+    /// nothing.
+    free: Spill,
+    /// How many were ever used.
+    fresh: Word,
+}
+
+impl Spills {
+    pub(super) fn reserve(count: u64) -> Result<Spills, MediaError> {
+        Ok(Spills {
+            memory: spills(count)?,
+            lock: CachePadded(Word::new(0)),
+            free: Spill::empty(),
+            fresh: Word::new(0),
+        })
+    }
+
+    /// Bytes of memory that were ever used.
+    pub(super) fn bytes(&self) -> u64 {
+        self.fresh.load(Relaxed) * SPILL_BYTES
+    }
+
+    /// Panics where there is no such spill; links that were stored are those of spills.
+    #[inline]
+    pub(super) fn at(&self, link: Link) -> &Spill {
+        &self.memory[link.index() as usize]
+    }
+
+    /// The spills of a chain. A reader who is too late may be led on for ever.
+    #[inline]
+    pub(super) fn chain(&self, first: Option<Link>) -> impl Iterator<Item = &Spill> {
+        let first = first.map(|link| self.at(link));
+        std::iter::successors(first, |spill| spill.next().map(|link| self.at(link)))
+    }
+
+    /// Asks for the first spill of a chain to be brought near.
+    #[inline]
+    pub(super) fn prefetch(&self, link: Link) {
+        let spill = std::ptr::from_ref(self.at(link));
+        nyx_media::prim::prefetch_write(spill.cast(), SPILL_BYTES as usize);
+    }
+
+    /// Adds an entry to a chain; its link then, to one of `fresh` where the first was full. Holder
+    /// of the chain's lock only, who has marked it as changing.
+    pub(super) fn push(
+        &self,
+        chain: Option<Link>,
+        word: u64,
+        value: u64,
+        fresh: impl FnOnce() -> Option<u64>,
+    ) -> Option<Link> {
+        let link = match chain {
+            Some(link) if link.entries() < SPILL_ENTRIES => {
+                Link::to(link.index(), link.entries() + 1)
+            }
+            _ => {
+                let link = Link::to(fresh()?, 1);
+                self.at(link).set_next(chain);
+                link
+            }
+        };
+        self.at(link).entry(link.entries() - 1).fill(word, value);
+        Some(link)
+    }
+
+    /// Takes the last entry out of the first spill of a chain; as [`Spills::push`].
+    pub(super) fn pop(&self, link: Link) -> Popped {
+        let (spill, entries) = (self.at(link), link.entries());
+        let last = spill.entry(entries - 1);
+        let (word, value) = last.read();
+        last.clear();
+        let link = match entries {
+            1 => {
+                let next = spill.next();
+                self.give_back(link.index());
+                next
+            }
+            _ => Some(Link::to(link.index(), entries - 1)),
+        };
+        Popped { word, value, link }
+    }
+
+    /// The number of an empty spill, for whoever holds the lock of the bucket that it is for.
+    pub(super) fn take(&self) -> Option<u64> {
+        self.locked(|spills| {
+            if let Some(free) = spills.free.next() {
+                spills.free.set_next(spills.at(free).next());
+                return Some(free.index());
+            }
+            let fresh = spills.fresh.load(Relaxed);
+            (fresh < spills.memory.len() as u64).then(|| {
+                spills.fresh.store(fresh + 1, Relaxed);
+                fresh
+            })
+        })
+    }
+
+    /// Takes back an empty spill that is in no chain.
+    pub(super) fn give_back(&self, index: u64) {
+        self.locked(|spills| {
+            let link = Link::to(index, 1);
+            spills.at(link).set_next(spills.free.next());
+            spills.free.set_next(Some(link));
+        });
+    }
+
+    fn locked<T>(&self, work: impl FnOnce(&Spills) -> T) -> T {
+        let mut wait = Wait::new();
+        while (self.lock)
+            .compare_exchange(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
+            wait.turn();
+        }
+        let result = work(self);
+        self.lock.store(0, Release);
+        result
+    }
+}

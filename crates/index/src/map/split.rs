@@ -1,0 +1,160 @@
+//! How the table of the map grows.
+//!
+//! What it never does: hash a key, fail halfway: what one bucket needed is enough for two.
+//!
+//! *Thread safety*: one worker at a time; the protocol is in `map`.
+
+use super::bucket::{Bucket, ENTRIES, Filter, Head, Link, SPILL_ENTRIES};
+use super::{DramMap, Extent, LOAD, SPLIT_BUCKETS};
+use crate::sync::{Ordering, Wait};
+use Ordering::{Acquire, Relaxed, Release};
+
+/// One of the two buckets that a split makes of one.
+struct Side<'m> {
+    bucket: &'m Bucket,
+    filter: Filter,
+    link: Option<Link>,
+}
+
+impl DramMap {
+    /// Splits buckets until there are enough of them. The caller holds no lock.
+    #[cold]
+    pub(super) fn grow(&self) {
+        if !self.is_crowded() || self.growing.swap(1, Acquire) != 0 {
+            return;
+        }
+        while self.is_crowded() {
+            self.split();
+        }
+        self.growing.store(0, Release);
+    }
+
+    /// Without room chains get longer.
+    fn is_crowded(&self) -> bool {
+        let count = self.extent(Relaxed).count();
+        // Removals may have been told before the insertions that others made.
+        let told = self.told.load(Relaxed).cast_signed().max(0);
+        told.cast_unsigned() > count * LOAD && count < self.buckets.capacity()
+    }
+
+    /// Splits the next buckets. Holder of `growing` only, and while there is room.
+    fn split(&self) {
+        let count = self.extent(Relaxed).count();
+        // The number of buckets at first, and so any power of two from there on, is a multiple of
+        // how many are split at once: all come from the same half.
+        let half = (count + 1).next_power_of_two() / 2;
+        let mut heads = [None; SPLIT_BUCKETS as usize];
+        for (at, old) in (count - half..).zip(&mut heads) {
+            let (from, into) = (self.buckets.at(at), self.buckets.at(at + half));
+            let head = lock(from);
+            from.begin_change(head);
+            *old = Some((head, self.split_one(from, into, half)));
+        }
+        let more = Extent::of(count + SPLIT_BUCKETS);
+        self.extent.store(more.0, Release);
+        for (at, old) in (count - half..).zip(heads) {
+            let (head, filter) = old.expect("it was locked");
+            self.buckets.at(at).unlock_changed(head, filter);
+        }
+        self.fetch_next(count + SPLIT_BUCKETS);
+    }
+
+    /// Asks for what the next splits change to be brought near: the buckets of the one after the
+    /// next, and the spills of the next, whose buckets are.
+    fn fetch_next(&self, count: u64) {
+        for (count, is_near) in [(count, true), (count + SPLIT_BUCKETS, false)] {
+            if count >= self.buckets.capacity() {
+                return;
+            }
+            let half = (count + 1).next_power_of_two() / 2;
+            for at in count - half..count - half + SPLIT_BUCKETS {
+                let from = self.buckets.at(at);
+                if !is_near {
+                    from.prefetch_write();
+                    self.buckets.at(at + half).prefetch_write();
+                } else if let Some(link) = from.link() {
+                    self.spills.prefetch(link);
+                }
+            }
+        }
+    }
+
+    /// Moves those entries of a bucket, which is marked, whose hash has the bit `half` into another
+    /// that nobody sees; the filter of what is spilled of those that stay.
+    fn split_one(&self, from: &Bucket, into: &Bucket, half: u64) -> Filter {
+        let mut next = 0;
+        for at in 0..ENTRIES {
+            let (word, value) = from.entry(at).read();
+            let moves = word != 0 && word & half != 0;
+            // Stored in any case: half of them move, so that a branch would be a guess.
+            into.entry(next).fill(if moves { word } else { 0 }, value);
+            from.entry(at)
+                .word
+                .store(if moves { 0 } else { word }, Release);
+            next += usize::from(moves);
+        }
+        let Some(link) = from.link() else {
+            return Filter::default();
+        };
+        let mut sides = [from, into].map(|bucket| Side {
+            bucket,
+            filter: Filter::default(),
+            link: None,
+        });
+        self.split_spills(link, &mut sides, half);
+        for side in &sides {
+            side.bucket.set_link(side.link);
+        }
+        let [kept, moved] = sides;
+        into.unlock_changed(into.head(), moved.filter);
+        kept.filter
+    }
+
+    /// Gives what was spilled to either side. A spill that is emptied is used again by the first
+    /// who needs one: after each there are as many spare ones as both sides can have need of. (If
+    /// one side spills, it has at most what was spilled before; if both do, seven less.)
+    #[cold]
+    fn split_spills(&self, link: Link, sides: &mut [Side<'_>; 2], half: u64) {
+        let (mut link, mut spare) = (Some(link), None);
+        while let Some(at) = link {
+            let spill = self.spills.at(at);
+            link = spill.next();
+            let entries: [_; SPILL_ENTRIES] = std::array::from_fn(|at| {
+                let entry = spill.entry(at);
+                let read = entry.read();
+                entry.clear();
+                read
+            });
+            spill.set_next(spare);
+            spare = Some(at);
+            for (word, value) in entries.into_iter().take(at.entries()) {
+                let side = &mut sides[usize::from(word & half != 0)];
+                if let Some(vacancy) = side.bucket.vacancy() {
+                    vacancy.fill(word, value);
+                    continue;
+                }
+                let pushed = self.spills.push(side.link, word, value, || {
+                    let taken = spare.expect("as many as both sides need");
+                    spare = self.spills.at(taken).next();
+                    Some(taken.index())
+                });
+                side.link = pushed;
+                side.filter = side.filter.with(word);
+            }
+        }
+        while let Some(at) = spare {
+            spare = self.spills.at(at).next();
+            self.spills.give_back(at.index());
+        }
+    }
+}
+
+fn lock(bucket: &Bucket) -> Head {
+    let mut wait = Wait::new();
+    loop {
+        match bucket.try_lock() {
+            Some(head) => return head,
+            None => wait.turn(),
+        }
+    }
+}
