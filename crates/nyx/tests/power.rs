@@ -10,6 +10,7 @@ mod surviving;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use surviving::{Connection, Server};
 use tempfile::TempDir;
@@ -96,6 +97,20 @@ fn check(server: &Server, clients: &[Known]) {
     }
 }
 
+/// How many changes `nyx inspect` finds in the journal, which must be sound.
+fn inspected(dir: &Path) -> u64 {
+    let inspect = Command::new(env!("CARGO_BIN_EXE_nyx"))
+        .env_clear()
+        .args(["inspect", "--json"])
+        .arg(dir.join("first.journal"))
+        .output()
+        .expect("the binary");
+    assert!(inspect.status.success(), "{inspect:?}");
+    let report: serde_json::Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
+    assert_eq!(report["facts"]["tenant"], "first");
+    report["facts"]["changes"].as_u64().expect("a number")
+}
+
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_failure() {
     let dir = directory("each");
@@ -119,6 +134,7 @@ fn what_was_acknowledged_is_there_after_a_power_failure() {
         println!("{syncs} syncs for {} changes", 300 * CLIENTS);
         assert!((1..300 * CLIENTS as u64).contains(&syncs), "{syncs} syncs");
         server.kill();
+        assert!(inspected(dir.path()) > 1000, "a journal that is sound");
         if round % 2 == 0 {
             lose_power(dir.path());
         }

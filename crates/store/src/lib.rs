@@ -41,7 +41,7 @@ pub use config::{
     Tree,
 };
 pub use item::Item;
-pub use journal::{Journal, JournalFigures, Ready, Replayed, forget_journal};
+pub use journal::{Journal, JournalFigures, JournalHealth, Ready, Replayed, forget_journal};
 pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
 pub use order::{Range, RangeError};

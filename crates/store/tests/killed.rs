@@ -21,7 +21,8 @@ use nyx_base::UnixSeconds;
 use nyx_media::mapped::Mapped;
 use nyx_media::{Front, Media, Via};
 use nyx_store::{
-    Beginning, Condition, Durability, Keep, Purpose, Put, PutOutcome, Side, StoreConfig,
+    Beginning, Condition, Durability, Journaling, Keep, Purpose, Put, PutOutcome, Side,
+    StoreConfig, SyncMode,
 };
 use rig::{Rig, START, Worker, small, value_of};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
@@ -48,9 +49,17 @@ struct Episode {
     value_len_max: usize,
     /// The tenant is full: items may be missing, but never old.
     is_tight: bool,
+    /// Changes go to a journal too, which must have what the image has.
+    is_journaled: bool,
 }
 
-fn config(directory: &Path) -> StoreConfig {
+fn config(directory: &Path, is_journaled: bool) -> StoreConfig {
+    let journaling = || Journaling {
+        dir: directory.join("journal"),
+        name: "test".to_owned(),
+        sync: SyncMode::Each,
+        file_bytes: Some(4 << 20),
+    };
     StoreConfig {
         item_len_max: 16 << 10,
         order: None,
@@ -60,7 +69,7 @@ fn config(directory: &Path) -> StoreConfig {
             durability: Durability::Crash,
             data_id: [7; 16],
             purpose: Purpose::Serve,
-            journal: None,
+            journal: is_journaled.then(journaling),
         }),
         ..small(SIZE)
     }
@@ -257,6 +266,7 @@ fn fast_directory() -> tempfile::TempDir {
 type Page = (usize, usize);
 const IMAGE: usize = 0;
 const MEDIUM: usize = 1;
+const JOURNAL: usize = 2;
 const WORDS: usize = PAGE / 8;
 
 /// Pages of the image and of the medium's file: what they were at some moment.
@@ -265,10 +275,13 @@ struct Pages(Vec<(Page, Box<[u64; WORDS]>)>);
 /// A store that a child will work on, and how its bytes are looked at from outside.
 struct Scene {
     rig: Rig,
-    /// All bytes of the image and of the medium's file, as the child stores them.
-    bytes: [&'static [AtomicU64]; 2],
+    /// All bytes of the image, of the medium's file and of the journal's, as the child stores them.
+    bytes: [&'static [AtomicU64]; 3],
     _directory: tempfile::TempDir,
 }
+
+/// The journal's first file, and its only one while nobody syncs.
+const FIRST_FILE: &str = "journal/0000000001.log";
 
 /// The bytes of a file, shared with whoever else has mapped it.
 fn map(path: &Path) -> &'static [AtomicU64] {
@@ -293,14 +306,18 @@ fn map(path: &Path) -> &'static [AtomicU64] {
 }
 
 impl Scene {
-    fn new() -> Scene {
+    fn new(is_journaled: bool) -> Scene {
         let directory = fast_directory();
         let medium = directory.path().join("medium");
         let mapped = Arc::new(Mapped::file(&medium, SIZE).expect("a medium"));
-        let rig = Rig::on(mapped, config(directory.path())).expect("a store");
+        let rig = Rig::on(mapped, config(directory.path(), is_journaled)).expect("a store");
+        let journal = match is_journaled {
+            true => map(&directory.path().join(FIRST_FILE)),
+            false => &[],
+        };
         Scene {
             rig,
-            bytes: [map(&directory.path().join("image")), map(&medium)],
+            bytes: [map(&directory.path().join("image")), map(&medium), journal],
             _directory: directory,
         }
     }
@@ -320,8 +337,9 @@ impl Scene {
             let words = self.words(*page).iter().zip(&was[..]);
             words.fold(0, |differ, (word, was)| differ | word.load(Relaxed) ^ was) == 0
         };
-        let of_image = pages.0.iter().filter(|((of, _), _)| *of == IMAGE);
-        of_image.into_iter().all(is_as)
+        // So with the journal, whose first page says how far it was written.
+        let matters = |page: &Page| page.0 == IMAGE || *page == (JOURNAL, 0);
+        pages.0.iter().filter(|(page, _)| matters(page)).all(is_as)
     }
 
     fn look(&self, pages: &[Page]) -> Pages {
@@ -331,7 +349,10 @@ impl Scene {
     /// All pages that are not zero.
     fn all(&self) -> Pages {
         let pages = |of: usize| (0..self.bytes[of].len() / WORDS).map(move |page| (of, page));
-        let pages: Vec<Page> = pages(IMAGE).chain(pages(MEDIUM)).collect();
+        let pages: Vec<Page> = [IMAGE, MEDIUM, JOURNAL]
+            .into_iter()
+            .flat_map(pages)
+            .collect();
         let mut all = self.look(&pages);
         all.0
             .retain(|(_, words)| words.iter().any(|&word| word != 0));
@@ -383,7 +404,7 @@ struct Run {
 /// Steps a child through an episode; none where the machine does not allow that.
 fn play(episode: Episode) -> Option<Run> {
     let rng = &mut fastrand::Rng::with_seed(episode.seed);
-    let scene = Scene::new();
+    let scene = Scene::new(episode.is_journaled);
     let mut worker = scene.rig.worker(0);
     let mut model = Model::new();
     for _ in 0..episode.before {
@@ -463,10 +484,25 @@ impl Copies {
         self.directory.path().join("image")
     }
 
+    /// An empty file where the journal's first is.
+    fn journal(&self) -> File {
+        let path = self.directory.path().join(FIRST_FILE);
+        let directory = path.parent().expect("a directory");
+        let _ = std::fs::remove_dir_all(directory);
+        std::fs::create_dir(directory).expect("a directory");
+        File::create(path).expect("a file")
+    }
+
     /// Lays down the bytes of a moment, as `plant` changes them.
     fn lay(&self, run: &Run, moment: &Moment, plant: Plant) {
         let image = File::create(self.image()).expect("a file");
         image.set_len(run.image_len).expect("its length");
+        let journal = run.episode.is_journaled.then(|| self.journal());
+        if let Some(journal) = &journal {
+            journal
+                .set_len((4 << 20) + PAGE as u64)
+                .expect("its length");
+        }
         let blank = vec![0; SIZE as usize];
         self.medium
             .write(&mut Front::default(), 0, &blank, Via::Cached);
@@ -477,6 +513,10 @@ impl Copies {
             let at = (page * PAGE) as u64;
             match *of {
                 IMAGE => image.write_all_at(&bytes, at).expect("a page"),
+                JOURNAL => {
+                    let journal = journal.as_ref().expect("there is one");
+                    journal.write_all_at(&bytes, at).expect("a page");
+                }
                 // The first page of a medium's file is its header.
                 _ if *page == 0 => {}
                 _ => {
@@ -487,11 +527,33 @@ impl Copies {
         }
     }
 
-    fn open(&self) -> Rig {
-        let config = config(self.directory.path());
+    fn open(&self, run: &Run) -> Rig {
+        let config = config(self.directory.path(), run.episode.is_journaled);
         let rig = Rig::on(self.medium.clone(), config).expect("an image that can be used");
         assert_eq!(rig.store.beginning(), Some(&Beginning::Killed));
+        replay(&rig);
         rig
+    }
+
+    /// The same after a power failure that has left the journal alone.
+    fn open_after_power_failure(&self) -> Rig {
+        std::fs::remove_file(self.image()).expect("the image");
+        let config = config(self.directory.path(), true);
+        let rig = Rig::on(self.medium.clone(), config).expect("a journal that can be used");
+        assert!(rig.store.is_to_replay());
+        replay(&rig);
+        rig
+    }
+}
+
+/// Makes image and journal the same, where that is to be done.
+fn replay(rig: &Rig) {
+    if rig.store.is_to_replay() {
+        let mut worker = rig.worker(0);
+        let lane = &mut worker.tolls.lane(rig::TENANT);
+        let (w, now) = (&mut worker.writer, worker.now);
+        let replayed = rig.store.replay(w, lane, now, &mut |_| {});
+        assert_eq!(replayed.expect("a journal").damaged, 0);
     }
 }
 
@@ -502,7 +564,7 @@ type Plant = fn(&Run, Page, &mut [u64; WORDS]);
 fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<(), String> {
     copies.lay(run, moment, plant);
     let seen = {
-        let rig = copies.open();
+        let rig = copies.open(run);
         let mut worker = rig.worker(0);
         let seen = compare(&mut worker, run, moment)?;
         if moment.done.is_multiple_of(2) {
@@ -511,7 +573,7 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
         seen
     };
     // Killed again, in the middle of it or after: the same is there, and it goes on.
-    let rig = copies.open();
+    let rig = copies.open(run);
     let mut worker = rig.worker(0);
     let again: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
     if again != seen {
@@ -537,7 +599,18 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
             return Err(format!("key {number} cannot be set"));
         }
     }
-    Ok(())
+    if !run.episode.is_journaled {
+        return Ok(());
+    }
+    // The journal has what the image has, and what came after.
+    let has: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    let rig = copies.open_after_power_failure();
+    let mut worker = rig.worker(0);
+    let journal: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    match has == journal {
+        true => Ok(()),
+        false => Err("the journal has something else".to_owned()),
+    }
 }
 
 /// Whether a fault makes any difference to a moment.
@@ -655,6 +728,11 @@ fn episodes() -> Vec<Episode> {
         keys,
         value_len_max,
         is_tight,
+        is_journaled: false,
+    };
+    let journaled = |episode: Episode| Episode {
+        is_journaled: true,
+        ..episode
     };
     // The table splits a bucket at 480 items, and for each 7.5 more.
     let roomy = [
@@ -672,9 +750,10 @@ fn episodes() -> Vec<Episode> {
         of(101, 4100, 1500, 2500, true),
         of(102, 6000, 2000, 1500, true),
     ];
+    let kept = [roomy[0], roomy[1], roomy[7]].map(journaled);
     match is_long() {
-        true => roomy.into_iter().chain(tight).collect(),
-        false => vec![roomy[0], roomy[3], tight[0]],
+        true => roomy.into_iter().chain(tight).chain(kept).collect(),
+        false => vec![roomy[0], roomy[3], tight[0], kept[0]],
     }
 }
 

@@ -3,20 +3,22 @@
 //! What it never does: change a file, but for `--repair` of a tenant's image.
 
 mod data;
+mod journal;
 mod report;
 mod tenant;
 
 use crate::cmd::print;
 use crate::{Exit, Failure};
 use nyx_media::MediaError;
+use report::Report;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Look at a file that Nyx wrote: what is in it, how it was left, whether it is sound.
 ///
-/// FILE is the image of a tenant that survives (NAME.image in the image directory), or a data file:
-/// that of a device, or one with an index of the crate nyx-index in it. The file is only read. No
-/// server may use it meanwhile.
+/// FILE is the image of a tenant that survives (NAME.image in the image directory), its journal
+/// (the directory NAME.journal), or a data file: that of a device, or one with an index of the
+/// crate nyx-index in it. The file is only read. No server may use it meanwhile.
 ///
 /// Everything is looked at: of an image each entry of the index, each item and, where the data file
 /// is found, each value; of an index each node.
@@ -24,6 +26,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:
   nyx inspect nyx-data/web.image             what the tenant web held, and whether it is sound
   nyx inspect nyx-data/web.image --repair    make its index anew, drop what is damaged
+  nyx inspect nyx-data/web.journal           how many changes it has, and where it ends
   nyx inspect nyx-data/main.data --json      a device's data file, for programs
 
 --repair keeps every item whose head and value are what was stored, and marks the image as closed in
@@ -54,6 +57,14 @@ pub struct Args {
 
 /// Looks, and repairs.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.file.is_dir() {
+        if args.repair {
+            return Err(Failure::usage(
+                "--repair is for the image of a tenant; a server mends a journal as it reads it",
+            ));
+        }
+        return tell(&args, &journal::inspect(&args.file)?);
+    }
     let report = match magic(&args.file)? {
         magic if magic == *b"NYXIMAGE" => tenant::inspect(&args)?,
         magic if magic == *b"NYXDATA\0" && !args.repair => data::inspect(&args.file)?,
@@ -71,6 +82,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ));
         }
     };
+    tell(&args, &report)
+}
+
+fn tell(args: &Args, report: &Report) -> Result<(), Failure> {
     print(&match args.json {
         true => report.json(),
         false => report.text(),

@@ -101,7 +101,12 @@ impl Found {
         (self.word(SEQ_INVERSE) == !seq && seq < SEQ_MAX / 2).then_some(seq)
     }
 
-    fn read(number: u64, path: PathBuf, name: &str) -> Result<Found, StoreError> {
+    /// The tenant's name, as it says.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.page.as_ref().map(|(about, _)| about.name.as_str())
+    }
+
+    fn read(number: u64, path: PathBuf, name: Option<&str>) -> Result<Found, StoreError> {
         let damaged = |reason: String| StoreError::Damaged {
             path: path.clone(),
             reason,
@@ -109,14 +114,14 @@ impl Found {
         let mut is_blank = false;
         let page = match LogFile::read(&path, false) {
             Ok(LogBytes { about, words, .. }) => match About::decode(&about) {
-                Some((FORMAT, stated, about)) if about.name == name => {
+                Some((FORMAT, stated, about)) if name.is_none_or(|name| about.name == name) => {
                     (stated == number).then_some((about, words))
                 }
                 Some((FORMAT, _, about)) => {
                     return Err(StoreError::OtherTenant {
                         path,
                         made: about.name,
-                        asked: name.to_owned(),
+                        asked: name.unwrap_or_default().to_owned(),
                     });
                 }
                 Some((other, ..)) => {
@@ -190,6 +195,14 @@ fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, MediaError> {
     Ok(files)
 }
 
+/// The files of a journal, which is `name`'s where that is asked.
+pub(super) fn find(dir: &Path, name: Option<&str>) -> Result<Vec<Found>, StoreError> {
+    let files = list(dir)?.into_iter();
+    files
+        .map(|(number, path)| Found::read(number, path, name))
+        .collect()
+}
+
 /// Removes files, the oldest first, so that those that are there whatever happens follow each
 /// other.
 pub(super) fn remove<'p>(
@@ -235,11 +248,7 @@ impl Journal {
     ) -> Result<(Journal, Start, u64), StoreError> {
         let name = &journaling.name;
         make_dir(&journaling.dir)?;
-        let files = list(&journaling.dir)?.into_iter();
-        let files: Result<Vec<Found>, StoreError> = files
-            .map(|(number, path)| Found::read(number, path, name))
-            .collect();
-        let mut files = files?;
+        let mut files = find(&journaling.dir, Some(name))?;
         // Who made it was cut off: it never had anything.
         while let Some(blank) = files.pop_if(|last| last.is_blank) {
             remove(&journaling.dir, [blank.path.as_path()].into_iter())?;

@@ -23,15 +23,16 @@
 //! *Thread safety*: changes are appended by all workers, one at a time; one thread syncs.
 
 mod files;
+mod reading;
 mod record;
 mod replay;
 mod rewrite;
 
 pub(crate) use files::Start;
 pub use files::forget_journal;
+pub use reading::{JournalHealth, Replayed};
 pub(crate) use record::{Change, Kind};
 pub(crate) use replay::First;
-pub use replay::Replayed;
 
 use crate::config::{Journaling, StoreError, SyncMode};
 use files::About;

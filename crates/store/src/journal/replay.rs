@@ -3,7 +3,8 @@
 //! What it never does: serve: nobody else uses the store meanwhile.
 
 use super::files::{self, Found};
-use super::{Change, FOLLOWS_WHOLE, Journal, Kind, SYNCED, record};
+use super::reading::Reading;
+use super::{Change, Journal, Kind, Replayed};
 use crate::change::Invalidation;
 use crate::config::StoreError;
 use crate::request::{Condition, Put, PutOutcome, Side};
@@ -11,48 +12,11 @@ use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
-use nyx_media::{LogFile, MediaError};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Release;
 
-/// Records between two calls of who wants to know how far it is.
+/// Changes between two calls of who wants to know how far it is.
 const RECORDS_TOLD: u64 = 1 << 16;
-
-/// What a journal had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Changes that were made again.
-    pub changes: u64,
-    /// Bytes of them in the journal.
-    pub bytes: u64,
-    /// Bytes of all of its files.
-    pub file_bytes: u64,
-    /// Places at which something had been synced and is no longer what it was. Changes that were
-    /// there are lost.
-    pub damaged: u64,
-    /// Items for which there was no room, or no longer any.
-    pub dropped: u64,
-}
-
-/// How the reading of a file ended.
-enum Ending {
-    /// At its end.
-    Whole,
-    /// Where the journal does.
-    Torn(usize),
-}
-
-/// What is known of a file before it is read.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    number: u64,
-    /// A later file says that it was synced whole.
-    is_durable: bool,
-    /// Up to here it was synced.
-    synced: usize,
-    /// Where it ends, as it says.
-    end: Option<usize>,
-}
 
 /// What is to be done before anything else.
 #[derive(Debug, Default)]
@@ -106,13 +70,17 @@ impl Store {
                 w,
                 lane,
                 flush_at: None,
-                done,
-                tell,
             };
-            let last = replay.all(&files)?;
-            let flush_at = replay.flush_at;
-            done = replay.done;
-            if let Some(at) = flush_at {
+            let mut each = |change: &Change<'_>, read: &mut Replayed| {
+                replay.make(change, read);
+                if read.changes.is_multiple_of(RECORDS_TOLD) {
+                    tell(read);
+                }
+            };
+            let mut reading = Reading::new(&mut each);
+            let last = reading.all(&files)?;
+            done = reading.read;
+            if let Some(at) = replay.flush_at {
                 self.flush(at, now);
             }
             // The hand need not be one that goes on.
@@ -142,105 +110,25 @@ struct Replay<'r, 'l> {
     lane: &'r mut Lane<'l>,
     /// When all is to be flushed that there is then.
     flush_at: Option<UnixSeconds>,
-    done: Replayed,
-    tell: &'r mut dyn FnMut(&Replayed),
 }
 
 impl Replay<'_, '_> {
-    /// Makes all changes again; the file in which the journal ends, and where.
-    fn all(&mut self, files: &[Found]) -> Result<Option<(u64, usize)>, StoreError> {
-        let durable_upto = files.iter().rposition(|one| one.word(FOLLOWS_WHOLE) == 1);
-        let mut follows = files.first().map_or(0, |one| one.number);
-        for (at, file) in files.iter().enumerate() {
-            let known = Known {
-                number: file.number,
-                is_durable: durable_upto.is_some_and(|upto| at < upto),
-                synced: file.word(SYNCED) as usize,
-                end: file.end(),
-            };
-            let is_missed = file.number != follows || file.page.is_none();
-            let is_lost = is_missed && !file.is_blank;
-            self.done.damaged += u64::from(is_lost);
-            if is_missed && !known.is_durable && durable_upto != Some(at) {
-                // Nothing says that there was anything durable in it, or behind it.
-                let before = at.checked_sub(1).map_or(0, |before| files[before].number);
-                return Ok(Some((before, usize::MAX)));
-            }
-            follows = file.number + 1;
-            if file.page.is_none() {
-                continue;
-            }
-            if let Ending::Torn(end) = self.file(file, known)? {
-                return Ok(Some((file.number, end)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn file(&mut self, file: &Found, known: Known) -> Result<Ending, StoreError> {
-        let bytes = match LogFile::read(&file.path, true) {
-            Ok(read) => read.bytes,
-            Err(error @ MediaError::File { .. }) => return Err(error.into()),
-            Err(_) => {
-                self.done.damaged += 1;
-                return Ok(Ending::Whole);
-            }
-        };
-        self.done.file_bytes += bytes.len() as u64;
-        let end = known.end.unwrap_or(bytes.len()).min(bytes.len());
-        let mut at = 0;
-        while at < end {
-            let seed = record::seed(known.number, at);
-            if let Some((change, len)) = Change::decode(&bytes[at..], seed) {
-                self.make(&change);
-                at += len;
-                self.count(len);
-                continue;
-            }
-            // What had been synced has another record behind it; else the journal ends here.
-            let was_synced = known.is_durable && known.end.is_some() || at < known.synced;
-            let looks_on = was_synced || known.is_durable;
-            let next = looks_on.then(|| next_record(&bytes[..end], at, known.number));
-            let next = next.flatten();
-            self.done.damaged += u64::from(was_synced || next.is_some());
-            match next {
-                Some(next) => at = next,
-                None if known.is_durable => return Ok(Ending::Whole),
-                None => return Ok(Ending::Torn(at)),
-            }
-        }
-        let is_whole = known.is_durable || known.end == Some(at);
-        Ok(if is_whole {
-            Ending::Whole
-        } else {
-            Ending::Torn(at)
-        })
-    }
-
-    fn count(&mut self, len: usize) {
-        self.done.changes += 1;
-        self.done.bytes += len as u64;
-        if self.done.changes.is_multiple_of(RECORDS_TOLD) {
-            (self.tell)(&self.done);
-        }
-    }
-
     /// Makes a change again, as of the second at which it was made. Where that cannot be, its item
     /// ends: an older one must not stay.
-    fn make(&mut self, change: &Change<'_>) {
+    fn make(&mut self, change: &Change<'_>, read: &mut Replayed) {
         let (store, now) = (self.store, change.at);
         let (key, hash) = (change.key, store.hash(change.key));
         // Behind what is lost nobody knows what something was added to.
-        let has_base = self.done.damaged == 0;
+        let has_base = read.damaged == 0;
         let made = match change.kind {
-            Kind::Set => self.set(change),
+            Kind::Set => self.set(change, read),
             Kind::Delete => false,
             Kind::Touch => {
                 let expiry = change.expiry.unwrap_or(UnixSeconds::NEVER);
                 store.touch(self.w, self.lane, key, hash, expiry, now)
             }
-            Kind::Append => has_base && self.extend(change, Side::Append),
-            Kind::Prepend => has_base && self.extend(change, Side::Prepend),
+            Kind::Append => has_base && self.extend(change, Side::Append, read),
+            Kind::Prepend => has_base && self.extend(change, Side::Prepend, read),
             Kind::Invalidate => {
                 let asked = Invalidation {
                     key,
@@ -267,7 +155,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    fn set(&mut self, change: &Change<'_>) -> bool {
+    fn set(&mut self, change: &Change<'_>, read: &mut Replayed) -> bool {
         let put = Put {
             key: change.key,
             hash: self.store.hash(change.key),
@@ -280,10 +168,10 @@ impl Replay<'_, '_> {
             win_sent: change.win_sent,
         };
         let outcome = self.store.put(self.w, self.lane, &put, change.at);
-        self.is_made(outcome)
+        is_made(outcome, read)
     }
 
-    fn extend(&mut self, change: &Change<'_>, side: Side) -> bool {
+    fn extend(&mut self, change: &Change<'_>, side: Side, read: &mut Replayed) -> bool {
         let put = Put {
             value: change.value,
             cas: change.cas,
@@ -291,22 +179,15 @@ impl Replay<'_, '_> {
         };
         let outcome = self.store.extend(self.w, self.lane, &put, side, change.at);
         // What was appended to may have gone since it was stored again.
-        outcome == PutOutcome::NotStored || self.is_made(outcome)
-    }
-
-    fn is_made(&mut self, outcome: PutOutcome) -> bool {
-        let made = matches!(outcome, PutOutcome::Stored { .. });
-        self.done.dropped += u64::from(!made);
-        made
+        outcome == PutOutcome::NotStored || is_made(outcome, read)
     }
 }
 
-/// Where the next record begins behind one that is none.
-fn next_record(bytes: &[u8], from: usize, number: u64) -> Option<usize> {
-    let mut places = (from + record::ALIGN..bytes.len()).step_by(record::ALIGN);
-    places.find(|&at| Change::decode(&bytes[at..], record::seed(number, at)).is_some())
+fn is_made(outcome: PutOutcome, read: &mut Replayed) -> bool {
+    let made = matches!(outcome, PutOutcome::Stored { .. });
+    read.dropped += u64::from(!made);
+    made
 }
-
 impl Journal {
     /// Ends the journal that was found in a file, at a place; the number of its last file, if it
     /// has one. What is behind that was not durable, and goes.
