@@ -45,6 +45,7 @@
 //! lie one behind the other from the first place on.
 
 mod bucket;
+mod buckets;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod spills;
@@ -59,9 +60,11 @@ use crate::ordered::{END, PutError, Unsound, together};
 use crate::sync::{AtomicU64, Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
 use bucket::{BUCKET_BYTES, Bucket, Entry, Filter, Head, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use buckets::Buckets;
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::MediaError;
-use spills::{Buckets, Spills};
+use nyx_media::prim::Prim;
+use spills::Spills;
 
 /// The table grows when there are more entries than this per bucket.
 const LOAD: u64 = 5;
@@ -83,41 +86,12 @@ pub(crate) fn hash_of(key: u64) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// How many buckets there are, and, in the lowest six bits, how far to shift all ones to cover
-/// their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent(u64);
-
-impl Extent {
-    fn of(count: u64) -> Extent {
-        Extent(count << 6 | u64::from((count - 1).leading_zeros()))
-    }
-
-    #[inline]
-    fn count(self) -> u64 {
-        self.0 >> 6
-    }
-
-    /// The bucket of a hash.
-    #[inline]
-    fn home(self, hash: u64) -> u64 {
-        let mask = u64::MAX >> (self.0 & 63);
-        let at = hash & mask;
-        if at < self.count() {
-            at
-        } else {
-            at & mask >> 1
-        }
-    }
-}
-
 /// The map.
 #[derive(Debug)]
 pub struct DramMap {
+    prim: Prim,
     buckets: Buckets,
     spills: Spills,
-    /// An [`Extent`]: buckets in use. Only the holder of `growing` stores to it.
-    extent: CachePadded<Word>,
     growing: CachePadded<Word>,
     /// Entries that workers told each other of.
     told: CachePadded<AtomicU64>,
@@ -153,9 +127,9 @@ impl DramMap {
             told: AtomicU64::new(0),
         };
         Ok(DramMap {
-            buckets: Buckets::reserve(buckets.next_multiple_of(SPLIT_BUCKETS))?,
+            prim: Prim::detect(),
+            buckets: Buckets::reserve(buckets.next_multiple_of(SPLIT_BUCKETS), BUCKETS_MIN)?,
             spills: Spills::reserve(spills)?,
-            extent: CachePadded(Word::new(Extent::of(BUCKETS_MIN).0)),
             growing: CachePadded(Word::new(0)),
             told: CachePadded(AtomicU64::new(0)),
             tallies: (0..workers).map(|_| CachePadded(tally())).collect(),
@@ -164,7 +138,7 @@ impl DramMap {
 
     /// The bytes of memory that it uses.
     pub fn bytes(&self) -> u64 {
-        self.extent(Relaxed).count() * BUCKET_BYTES + self.spills.bytes()
+        self.buckets.count() * BUCKET_BYTES + self.spills.bytes()
     }
 
     /// How many keys it holds; exact while nobody changes it.
@@ -185,8 +159,7 @@ impl DramMap {
     /// Asks for the memory that a look-up of `key` reads first to be brought near.
     #[inline]
     pub fn prefetch(&self, key: u64) {
-        let hash = hash_of(key);
-        self.bucket(self.extent(Relaxed), hash).prefetch();
+        self.buckets.home(hash_of(key)).bucket.prefetch();
     }
 
     /// Gives `key` this value unless it has one. Tells whether it did.
@@ -202,25 +175,15 @@ impl DramMap {
         Ok(true)
     }
 
-    #[inline]
-    fn extent(&self, order: Ordering) -> Extent {
-        Extent(self.extent.load(order))
-    }
-
-    #[inline]
-    fn bucket(&self, extent: Extent, hash: u64) -> &Bucket {
-        self.buckets.at(extent.home(hash))
-    }
-
     /// Locks the bucket of `hash`, where it is free.
     #[inline]
     fn try_lock(&self, hash: u64) -> Option<Held<'_>> {
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
         let head = bucket.try_lock()?;
-        // A split may have moved the key before the lock was taken, and none can now.
-        // (Who is refused without need tries again.)
-        if self.extent(Acquire) != extent {
+        // A split may have moved the key before the lock was taken, and none can now. (Who is
+        // refused without need tries again.)
+        if !self.buckets.is_same(home) {
             bucket.unlock(head);
             return None;
         }
@@ -240,7 +203,7 @@ impl DramMap {
 
     /// The entry of `hash` in a locked bucket.
     fn seek<'m>(&'m self, held: &Held<'m>, hash: u64) -> Option<Entry<'m>> {
-        let own = held.bucket.find(hash);
+        let own = held.bucket.find(self.prim, hash);
         if own.is_some() || !held.head.filter().may_have(hash) {
             return own;
         }
@@ -256,7 +219,7 @@ impl DramMap {
         hash: u64,
         value: u64,
     ) -> Result<(), PutError> {
-        match held.bucket.vacancy() {
+        match held.bucket.vacancy(self.prim) {
             Some(entry) => {
                 entry.fill(hash, value);
                 held.bucket.unlock(held.head);
@@ -349,9 +312,46 @@ impl DramMap {
         Ok(Some(before))
     }
 
-    /// What [`Index::get`] does where it is not as simple as mostly.
+    /// The value of `hash`.
+    ///
+    /// A core looks for keys that follow each other at once, as far ahead as it can begin
+    /// instructions: so there are few of them here, calls are the last thing that is done, and
+    /// branches are such that can be guessed.
+    #[inline]
+    fn find(&self, hash: u64) -> Option<u64> {
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
+        bucket.prefetch_values();
+        let head = bucket.head();
+        if head.is_changing() {
+            return self.find_slowly(hash);
+        }
+        match bucket.find(self.prim, hash) {
+            // An empty one.
+            Some(_) if hash == 0 => None,
+            Some(entry) => {
+                let value = entry.value.load(Acquire);
+                match head.is_same(bucket.head()) {
+                    true => Some(value),
+                    false => self.find_slowly(hash),
+                }
+            }
+            None => {
+                let may_be_spilled = head.filter().may_have(hash);
+                match !may_be_spilled && bucket.head() == head && self.buckets.is_same(home) {
+                    true => None,
+                    false => self.find_slowly(hash),
+                }
+            }
+        }
+    }
+
+    /// The same where it is not as simple as mostly.
     #[cold]
-    fn get_slowly(&self, hash: u64) -> Option<u64> {
+    fn find_slowly(&self, hash: u64) -> Option<u64> {
+        if hash == 0 {
+            return None;
+        }
         let mut wait = Wait::new();
         loop {
             if let Some(found) = self.look(hash) {
@@ -363,14 +363,14 @@ impl DramMap {
 
     /// The value of `hash`, or none; nothing where it was being changed.
     fn look(&self, hash: u64) -> Option<Option<u64>> {
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
         let head = bucket.head();
         if head.is_changing() {
             return None;
         }
         let is_still = || head.is_same(bucket.head());
-        if let Some(entry) = bucket.find(hash) {
+        if let Some(entry) = bucket.find(self.prim, hash) {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
@@ -387,41 +387,14 @@ impl DramMap {
                 }
             }
         }
-        let is_home = || self.extent(Acquire).home(hash) == extent.home(hash);
-        (is_still() && is_home()).then_some(None)
+        (is_still() && self.buckets.is_home(home, hash)).then_some(None)
     }
 }
 
 impl Index for DramMap {
-    /// A core looks for keys that follow each other at once, as far ahead as it can begin
-    /// instructions: so there are few of them here, calls are the last thing that is done, and
-    /// branches are such that can be guessed.
     #[inline]
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        let hash = hash_of(key);
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
-        let head = bucket.head();
-        if hash == 0 {
-            return Ok(None);
-        }
-        if !head.is_changing() {
-            match bucket.find(hash) {
-                Some(entry) => {
-                    let value = entry.value.load(Acquire);
-                    if head.is_same(bucket.head()) {
-                        return Ok(Some(value));
-                    }
-                }
-                None => {
-                    let is_nowhere = !head.filter().may_have(hash);
-                    if is_nowhere && bucket.head() == head && self.extent(Acquire) == extent {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-        Ok(self.get_slowly(hash))
+        Ok(self.find(hash_of(key)))
     }
 
     fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
@@ -441,13 +414,13 @@ impl Index for DramMap {
         let Some(held) = self.try_lock(hash) else {
             return self.put_slowly(worker, None, hash, value);
         };
-        if let Some(entry) = held.bucket.find(hash) {
+        if let Some(entry) = held.bucket.find(self.prim, hash) {
             let before = entry.value.load(Relaxed);
             entry.value.store(value, Release);
             held.bucket.unlock(held.head);
             return Ok(Some(before));
         }
-        match held.bucket.vacancy() {
+        match held.bucket.vacancy(self.prim) {
             // Without an empty place it may be spilled.
             None => self.put_slowly(worker, Some(held), hash, value),
             Some(entry) => {
