@@ -1,15 +1,16 @@
 //! The buckets of the map, how many there are, and which is that of a hash. Linear hashing: the
-//! bucket is the lowest bits of the hash; of as many as count them, or, where there is no such
-//! bucket yet, of one less.
+//! lowest bits of a hash are the number of its bucket, as many bits as the numbers have, or one
+//! less where there is no such bucket yet.
 //!
 //! What it never does: split.
 //!
-//! *Thread safety*: the number of buckets grows, by one worker at a time. Two words say how many
-//! there are, since to make the second of the first would take a reader longer than to load it. The
-//! second is stored before the first, and loaded after it: so it belongs to that number or to a
-//! greater one. If to a greater one that has one bit more, what is found is right all the same: a
-//! bucket that the bits choose is there or one bit less chooses that of before. If it belongs to
-//! one of even more bits, the number has changed, which who relies on it looks at again.
+//! *Thread safety*: the number of buckets grows, by one worker at a time. Two words tell of it, the
+//! number and the bits that there is a bucket for whatever they are; a reader would take longer to
+//! make the second of the first than to load it. The second is stored before the first and loaded
+//! after it, so it belongs to that number or to a later one. One bit more than belongs to the
+//! number does no harm: there is no bucket for the highest then, and without it the same is left.
+//! More than one bit more is the number of a time long past, and who relies on where a hash belongs
+//! looks at the number again; until then it leads to some bucket that there is.
 
 use super::bucket::Bucket;
 use crate::sync::{Ordering, Word};

@@ -1,26 +1,27 @@
 //! A map in DRAM of 8-byte keys and values, a hash table that has its entries inline: a look-up
 //! waits for memory once.
 //!
-//! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`])
-//! that are brought near together. The table grows by a few buckets at a time, in the order of
-//! their memory, and hashes nothing again: what it keeps of a key is its hash, from which nothing
-//! is lost. What a bucket has no room for goes to smaller ones ([`spills`]); one byte of the bucket
-//! says which tags are there, so that few look-ups go further than they have to. A key takes some
-//! 26 bytes.
+//! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`],
+//! [`buckets`]). The table grows by a few buckets at a time, in the order of their memory, and
+//! hashes nothing again: what it keeps of a key is its hash, from which nothing is lost. What a
+//! bucket has no room for goes to smaller ones ([`spills`]); a few bits of the bucket say which
+//! hashes may be there, so that few look-ups go further than they have to. A key takes 27 to 29
+//! bytes.
 //!
-//! **Readers** take no lock. They read the version of the bucket, tags, an entry, and the version
-//! again. Who finds nothing looks at the number of buckets again: a split may have taken the key
+//! **Readers** take no lock. They read the version of the bucket, an entry, and the version again.
+//! Who finds nothing looks at the number of buckets again: a split may have taken the key
 //! elsewhere.
 //!
 //! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
-//! * A value is replaced by a store, an entry is added to an empty place by storing it and then its
-//!   tag. Neither makes a reader's work void: it finds all or nothing of it, and nothing that it
-//!   read before has become wrong. The version stays.
+//! * A value is replaced by a store, an entry is added to an empty place by storing its value and
+//!   then the hash. Neither makes a reader's work void: it finds all or nothing of it, and nothing
+//!   that it read before has become wrong. The version stays.
 //! * All else (an entry is taken away or moved, spills are changed, a split) is marked in the
 //!   version before the first store, and a new version is there after the last. Whoever read a part
 //!   of it sees the mark or the new version when it looks again, since stores release and loads
 //!   acquire; whoever began within waits. So a place is filled again under another version than it
-//!   was emptied under, and the value of one key is not taken for that of another.
+//!   was emptied under, and the value of one key is not taken for that of another. (But by a reader
+//!   that sleeps while its bucket is changed so 2^30 times, or a multiple of that.)
 //!
 //! **Splits** are made by one worker at a time, a few buckets at once: it locks and marks the
 //! buckets, moves entries to the new ones, which nobody sees, publishes the number of buckets, and
@@ -31,26 +32,26 @@
 //!   belongs, since entries are taken out of the old bucket under its mark.
 //! * A writer that gets the lock of an old bucket after the split has the new number of buckets
 //!   with it, and goes elsewhere; one that had the lock before keeps the split waiting.
-//! * Nobody goes back: home(hash, count) only moves on as the count grows.
+//! * Nobody goes back: as the number of buckets grows, where a hash belongs only moves on.
 //!
 //! What it never does: shrink, free what a reader may look at (so it needs no eras), refuse a key
 //! while it holds fewer than it was made for, however uneven their hashes.
 //!
 //! *Thread safety*: all methods take `&self`. Each worker is one thread at a time. A worker holds
 //! at most one bucket's lock, but for splits, and there is one of those; who holds one waits only
-//! for the lock of the list of spills.
+//! for the lock of the list of spills, and who splits for writers.
 //!
-//! *Invariants*: a key is in the chain of bucket home(hash, count) or nowhere, once. A bucket with
-//! spills has no empty place. All spills of a chain but the first are full, and entries of a spill
-//! lie one behind the other from the first place on.
+//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once. A bucket
+//! with spills has no empty place. All spills of a chain but the first are full, and entries of a
+//! spill lie one behind the other from the first place on.
 
 mod bucket;
 mod buckets;
-#[cfg(all(test, shuttle))]
-mod interleavings;
 mod spills;
 mod split;
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 

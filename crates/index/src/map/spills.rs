@@ -1,5 +1,5 @@
-//! What buckets of the map have no room for. Spills are taken fresh in the order of their memory, or from a list of those that were used
-//! before.
+//! What buckets of the map have no room for. Spills are taken fresh in the order of their memory,
+//! or from a list of those that were used before.
 //!
 //! What it never does: give memory back to the system, look at an entry but to empty a spill.
 //!
