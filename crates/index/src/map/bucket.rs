@@ -2,7 +2,7 @@
 //! room for.
 //!
 //! ```text
-//! bucket   word 0       bit 0 locked | bit 1 changing | bits 2..32 version | filter, 32 bits
+//! bucket   word 0       filter, 32 bits | bit 32 locked | bits 33..63 version | bit 63 changing
 //!          words 1..8   words of entries 0..=6
 //!          word 8       link
 //!          words 9..16  values of entries 0..=6
@@ -27,7 +27,8 @@
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Relaxed, Release};
 #[cfg(not(any(loom, shuttle)))]
-use nyx_media::prim::{Line, equal_words};
+use nyx_media::prim::Line;
+use nyx_media::prim::Prim;
 use std::num::NonZeroU64;
 
 /// Entries of a bucket.
@@ -39,11 +40,11 @@ pub(super) const BUCKET_BYTES: u64 = 128;
 /// Bytes of a spill.
 pub(super) const SPILL_BYTES: u64 = 64;
 
-const LOCKED: u64 = 1;
-const CHANGING: u64 = 2;
-/// The bits that tell a reader of a change; [`CHANGING`] is the lowest.
-const VERSION_MASK: u64 = 0xffff_fffe;
-const FILTER_SHIFT: u32 = 32;
+const LOCKED: u64 = 1 << 32;
+const CHANGING: u64 = 1 << 63;
+/// Tells a reader of a change, with the version above it.
+const VERSION_SHIFT: u32 = 33;
+const FILTER_MASK: u64 = 0xffff_ffff;
 const LINK_INDEX_SHIFT: u32 = 2;
 
 /// Two cache lines, brought near together.
@@ -59,15 +60,9 @@ pub(super) struct Bucket {
 /// As that of `nyx_media::prim`, of atomics that a model checker knows.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-struct Line([Word; 8]);
-
-#[cfg(any(loom, shuttle))]
-fn equal_words(line: &Line, word: u64) -> u32 {
-    // Backwards, which is as good as any order.
-    let words = line.0.iter().enumerate().rev();
-    words.fold(0, |equal, (at, other)| {
-        equal | u32::from(other.load(Acquire) == word) << (2 * at)
-    })
+struct Line {
+    head: Word,
+    words: [Word; ENTRIES],
 }
 
 /// A cache line of entries that a bucket has no room for.
@@ -119,12 +114,12 @@ impl Head {
     /// Whether what was read between the two is to be believed.
     #[inline]
     pub(super) fn is_same(self, later: Head) -> bool {
-        (self.0 ^ later.0) & VERSION_MASK == 0
+        (self.0 ^ later.0) >> VERSION_SHIFT == 0
     }
 
     #[inline]
     pub(super) fn filter(self) -> Filter {
-        Filter((self.0 >> FILTER_SHIFT) as u32)
+        Filter((self.0 & FILTER_MASK) as u32)
     }
 }
 
@@ -187,9 +182,11 @@ impl Link {
 }
 
 impl Bucket {
-    #[cfg(any(loom, shuttle))]
     pub(super) fn empty() -> Bucket {
-        let line = || Line(std::array::from_fn(|_| Word::new(0)));
+        let line = || Line {
+            head: Word::new(0),
+            words: std::array::from_fn(|_| Word::new(0)),
+        };
         Bucket {
             words: line(),
             values: line(),
@@ -197,54 +194,49 @@ impl Bucket {
     }
 
     #[inline]
-    fn head_word(&self) -> &Word {
-        &self.words.0[0]
-    }
-
-    #[inline]
     pub(super) fn head(&self) -> Head {
-        Head(self.head_word().load(Acquire))
+        Head(self.words.head.load(Acquire))
     }
 
-    /// The entry `at`, from 0.
     #[inline]
     pub(super) fn entry(&self, at: usize) -> Entry<'_> {
-        self.entry_from_one(at + 1)
-    }
-
-    #[inline]
-    fn entry_from_one(&self, at: usize) -> Entry<'_> {
-        // No bound to check: there are eight.
         Entry {
-            word: &self.words.0[at % 8],
-            value: &self.values.0[at % 8],
+            word: &self.words.words[at],
+            value: &self.values.words[at],
         }
     }
 
     /// The entry with this word.
     #[inline]
-    pub(super) fn find(&self, word: u64) -> Option<Entry<'_>> {
-        // The head is no word.
-        let equal = equal_words(&self.words, word) & !1;
-        (equal != 0).then(|| self.entry_from_one(equal.trailing_zeros() as usize / 2))
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn find(&self, prim: Prim, word: u64) -> Option<Entry<'_>> {
+        (prim.find_word(&self.words, word)).map(|at| self.entry(at))
+    }
+
+    /// The same in an order that is as good as any.
+    #[cfg(any(loom, shuttle))]
+    pub(super) fn find(&self, _: Prim, word: u64) -> Option<Entry<'_>> {
+        let mut words = self.words.words.iter();
+        let found = words.rposition(|other| other.load(Acquire) == word);
+        found.map(|at| self.entry(at))
     }
 
     /// An empty entry. Holder of the lock only.
     #[inline]
-    pub(super) fn vacancy(&self) -> Option<Entry<'_>> {
-        self.find(0)
+    pub(super) fn vacancy(&self, prim: Prim) -> Option<Entry<'_>> {
+        self.find(prim, 0)
     }
 
     /// The first spill.
     #[inline]
     pub(super) fn link(&self) -> Option<Link> {
-        Link::of(self.values.0[0].load(Acquire))
+        Link::of(self.values.head.load(Acquire))
     }
 
     /// Holder of the lock only.
     #[inline]
     pub(super) fn set_link(&self, link: Option<Link>) {
-        self.values.0[0].store(Link::bits(link), Release);
+        self.values.head.store(Link::bits(link), Release);
     }
 
     /// Asks for both lines to be brought near.
@@ -253,7 +245,13 @@ impl Bucket {
         nyx_media::prim::prefetch(std::ptr::from_ref(self).cast(), BUCKET_BYTES as usize);
     }
 
-    /// The same, for whoever is about to store to them.
+    /// Asks for the values, when the head is about to be waited for.
+    #[inline]
+    pub(super) fn prefetch_values(&self) {
+        nyx_media::prim::prefetch(std::ptr::from_ref(&self.values).cast(), 1);
+    }
+
+    /// Asks for both lines, for whoever is about to store to them.
     #[inline]
     pub(super) fn prefetch_write(&self) {
         nyx_media::prim::prefetch_write(std::ptr::from_ref(self).cast(), BUCKET_BYTES as usize);
@@ -262,11 +260,11 @@ impl Bucket {
     /// Takes the lock, where it is free; the head as it was before.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Head> {
-        let head = self.head_word().load(Relaxed);
+        let head = self.words.head.load(Relaxed);
         if head & LOCKED != 0 {
             return None;
         }
-        let taken = (self.head_word()).compare_exchange(head, head | LOCKED, Acquire, Relaxed);
+        let taken = (self.words.head).compare_exchange(head, head | LOCKED, Acquire, Relaxed);
         taken.ok().map(Head)
     }
 
@@ -274,22 +272,22 @@ impl Bucket {
     /// then calls [`Bucket::unlock_changed`].
     #[inline]
     pub(super) fn begin_change(&self, head: Head) {
-        self.head_word().store(head.0 | LOCKED | CHANGING, Release);
+        self.words.head.store(head.0 | LOCKED | CHANGING, Release);
     }
 
     /// Gives the lock back, with a new version and another filter. Holder only.
     #[inline]
     pub(super) fn unlock_changed(&self, head: Head, filter: Filter) {
-        let version = head.0.wrapping_add(2 * CHANGING) & VERSION_MASK;
-        let filter = u64::from(filter.0) << FILTER_SHIFT;
-        self.head_word().store(version | filter, Release);
+        let next = head.0.wrapping_add(1 << VERSION_SHIFT);
+        let version = next & !(CHANGING | LOCKED | FILTER_MASK);
+        (self.words.head).store(version | u64::from(filter.0), Release);
     }
 
     /// Gives the lock back as it was taken: entries were added to empty places, values replaced, or
     /// nothing was done. Holder only.
     #[inline]
     pub(super) fn unlock(&self, head: Head) {
-        self.head_word().store(head.0, Release);
+        self.words.head.store(head.0, Release);
     }
 }
 

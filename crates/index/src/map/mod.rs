@@ -1,26 +1,27 @@
 //! A map in DRAM of 8-byte keys and values, a hash table that has its entries inline: a look-up
 //! waits for memory once.
 //!
-//! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`])
-//! that are brought near together. The table grows by a few buckets at a time, in the order of
-//! their memory, and hashes nothing again: what it keeps of a key is its hash, from which nothing
-//! is lost. What a bucket has no room for goes to smaller ones ([`spills`]); one byte of the bucket
-//! says which tags are there, so that few look-ups go further than they have to. A key takes some
-//! 26 bytes.
+//! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`],
+//! [`buckets`]). The table grows by a few buckets at a time, in the order of their memory, and
+//! hashes nothing again: what it keeps of a key is its hash, from which nothing is lost. What a
+//! bucket has no room for goes to smaller ones ([`spills`]); a few bits of the bucket say which
+//! hashes may be there, so that few look-ups go further than they have to. A key takes 27 to 29
+//! bytes.
 //!
-//! **Readers** take no lock. They read the version of the bucket, tags, an entry, and the version
-//! again. Who finds nothing looks at the number of buckets again: a split may have taken the key
+//! **Readers** take no lock. They read the version of the bucket, an entry, and the version again.
+//! Who finds nothing looks at the number of buckets again: a split may have taken the key
 //! elsewhere.
 //!
 //! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
-//! * A value is replaced by a store, an entry is added to an empty place by storing it and then its
-//!   tag. Neither makes a reader's work void: it finds all or nothing of it, and nothing that it
-//!   read before has become wrong. The version stays.
+//! * A value is replaced by a store, an entry is added to an empty place by storing its value and
+//!   then the hash. Neither makes a reader's work void: it finds all or nothing of it, and nothing
+//!   that it read before has become wrong. The version stays.
 //! * All else (an entry is taken away or moved, spills are changed, a split) is marked in the
 //!   version before the first store, and a new version is there after the last. Whoever read a part
 //!   of it sees the mark or the new version when it looks again, since stores release and loads
 //!   acquire; whoever began within waits. So a place is filled again under another version than it
-//!   was emptied under, and the value of one key is not taken for that of another.
+//!   was emptied under, and the value of one key is not taken for that of another. (But by a reader
+//!   that sleeps while its bucket is changed so 2^30 times, or a multiple of that.)
 //!
 //! **Splits** are made by one worker at a time, a few buckets at once: it locks and marks the
 //! buckets, moves entries to the new ones, which nobody sees, publishes the number of buckets, and
@@ -31,25 +32,26 @@
 //!   belongs, since entries are taken out of the old bucket under its mark.
 //! * A writer that gets the lock of an old bucket after the split has the new number of buckets
 //!   with it, and goes elsewhere; one that had the lock before keeps the split waiting.
-//! * Nobody goes back: home(hash, count) only moves on as the count grows.
+//! * Nobody goes back: as the number of buckets grows, where a hash belongs only moves on.
 //!
 //! What it never does: shrink, free what a reader may look at (so it needs no eras), refuse a key
 //! while it holds fewer than it was made for, however uneven their hashes.
 //!
 //! *Thread safety*: all methods take `&self`. Each worker is one thread at a time. A worker holds
 //! at most one bucket's lock, but for splits, and there is one of those; who holds one waits only
-//! for the lock of the list of spills.
+//! for the lock of the list of spills, and who splits for writers.
 //!
-//! *Invariants*: a key is in the chain of bucket home(hash, count) or nowhere, once. A bucket with
-//! spills has no empty place. All spills of a chain but the first are full, and entries of a spill
-//! lie one behind the other from the first place on.
+//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once. A bucket
+//! with spills has no empty place. All spills of a chain but the first are full, and entries of a
+//! spill lie one behind the other from the first place on.
 
 mod bucket;
-#[cfg(all(test, shuttle))]
-mod interleavings;
+mod buckets;
 mod spills;
 mod split;
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -59,9 +61,11 @@ use crate::ordered::{END, PutError, Unsound, together};
 use crate::sync::{AtomicU64, Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
 use bucket::{BUCKET_BYTES, Bucket, Entry, Filter, Head, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use buckets::Buckets;
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::MediaError;
-use spills::{Buckets, Spills};
+use nyx_media::prim::Prim;
+use spills::Spills;
 
 /// The table grows when there are more entries than this per bucket.
 const LOAD: u64 = 5;
@@ -83,41 +87,12 @@ pub(crate) fn hash_of(key: u64) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// How many buckets there are, and, in the lowest six bits, how far to shift all ones to cover
-/// their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent(u64);
-
-impl Extent {
-    fn of(count: u64) -> Extent {
-        Extent(count << 6 | u64::from((count - 1).leading_zeros()))
-    }
-
-    #[inline]
-    fn count(self) -> u64 {
-        self.0 >> 6
-    }
-
-    /// The bucket of a hash.
-    #[inline]
-    fn home(self, hash: u64) -> u64 {
-        let mask = u64::MAX >> (self.0 & 63);
-        let at = hash & mask;
-        if at < self.count() {
-            at
-        } else {
-            at & mask >> 1
-        }
-    }
-}
-
 /// The map.
 #[derive(Debug)]
 pub struct DramMap {
+    prim: Prim,
     buckets: Buckets,
     spills: Spills,
-    /// An [`Extent`]: buckets in use. Only the holder of `growing` stores to it.
-    extent: CachePadded<Word>,
     growing: CachePadded<Word>,
     /// Entries that workers told each other of.
     told: CachePadded<AtomicU64>,
@@ -153,9 +128,9 @@ impl DramMap {
             told: AtomicU64::new(0),
         };
         Ok(DramMap {
-            buckets: Buckets::reserve(buckets.next_multiple_of(SPLIT_BUCKETS))?,
+            prim: Prim::detect(),
+            buckets: Buckets::reserve(buckets.next_multiple_of(SPLIT_BUCKETS), BUCKETS_MIN)?,
             spills: Spills::reserve(spills)?,
-            extent: CachePadded(Word::new(Extent::of(BUCKETS_MIN).0)),
             growing: CachePadded(Word::new(0)),
             told: CachePadded(AtomicU64::new(0)),
             tallies: (0..workers).map(|_| CachePadded(tally())).collect(),
@@ -164,7 +139,7 @@ impl DramMap {
 
     /// The bytes of memory that it uses.
     pub fn bytes(&self) -> u64 {
-        self.extent(Relaxed).count() * BUCKET_BYTES + self.spills.bytes()
+        self.buckets.count() * BUCKET_BYTES + self.spills.bytes()
     }
 
     /// How many keys it holds; exact while nobody changes it.
@@ -185,8 +160,7 @@ impl DramMap {
     /// Asks for the memory that a look-up of `key` reads first to be brought near.
     #[inline]
     pub fn prefetch(&self, key: u64) {
-        let hash = hash_of(key);
-        self.bucket(self.extent(Relaxed), hash).prefetch();
+        self.buckets.home(hash_of(key)).bucket.prefetch();
     }
 
     /// Gives `key` this value unless it has one. Tells whether it did.
@@ -202,25 +176,15 @@ impl DramMap {
         Ok(true)
     }
 
-    #[inline]
-    fn extent(&self, order: Ordering) -> Extent {
-        Extent(self.extent.load(order))
-    }
-
-    #[inline]
-    fn bucket(&self, extent: Extent, hash: u64) -> &Bucket {
-        self.buckets.at(extent.home(hash))
-    }
-
     /// Locks the bucket of `hash`, where it is free.
     #[inline]
     fn try_lock(&self, hash: u64) -> Option<Held<'_>> {
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
         let head = bucket.try_lock()?;
-        // A split may have moved the key before the lock was taken, and none can now.
-        // (Who is refused without need tries again.)
-        if self.extent(Acquire) != extent {
+        // A split may have moved the key before the lock was taken, and none can now. (Who is
+        // refused without need tries again.)
+        if !self.buckets.is_same(home) {
             bucket.unlock(head);
             return None;
         }
@@ -240,7 +204,7 @@ impl DramMap {
 
     /// The entry of `hash` in a locked bucket.
     fn seek<'m>(&'m self, held: &Held<'m>, hash: u64) -> Option<Entry<'m>> {
-        let own = held.bucket.find(hash);
+        let own = held.bucket.find(self.prim, hash);
         if own.is_some() || !held.head.filter().may_have(hash) {
             return own;
         }
@@ -256,7 +220,7 @@ impl DramMap {
         hash: u64,
         value: u64,
     ) -> Result<(), PutError> {
-        match held.bucket.vacancy() {
+        match held.bucket.vacancy(self.prim) {
             Some(entry) => {
                 entry.fill(hash, value);
                 held.bucket.unlock(held.head);
@@ -349,9 +313,46 @@ impl DramMap {
         Ok(Some(before))
     }
 
-    /// What [`Index::get`] does where it is not as simple as mostly.
+    /// The value of `hash`.
+    ///
+    /// A core looks for keys that follow each other at once, as far ahead as it can begin
+    /// instructions: so there are few of them here, calls are the last thing that is done, and
+    /// branches are such that can be guessed.
+    #[inline]
+    fn find(&self, hash: u64) -> Option<u64> {
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
+        bucket.prefetch_values();
+        let head = bucket.head();
+        if head.is_changing() {
+            return self.find_slowly(hash);
+        }
+        match bucket.find(self.prim, hash) {
+            // An empty one.
+            Some(_) if hash == 0 => None,
+            Some(entry) => {
+                let value = entry.value.load(Acquire);
+                match head.is_same(bucket.head()) {
+                    true => Some(value),
+                    false => self.find_slowly(hash),
+                }
+            }
+            None => {
+                let may_be_spilled = head.filter().may_have(hash);
+                match !may_be_spilled && bucket.head() == head && self.buckets.is_same(home) {
+                    true => None,
+                    false => self.find_slowly(hash),
+                }
+            }
+        }
+    }
+
+    /// The same where it is not as simple as mostly.
     #[cold]
-    fn get_slowly(&self, hash: u64) -> Option<u64> {
+    fn find_slowly(&self, hash: u64) -> Option<u64> {
+        if hash == 0 {
+            return None;
+        }
         let mut wait = Wait::new();
         loop {
             if let Some(found) = self.look(hash) {
@@ -363,14 +364,14 @@ impl DramMap {
 
     /// The value of `hash`, or none; nothing where it was being changed.
     fn look(&self, hash: u64) -> Option<Option<u64>> {
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
+        let home = self.buckets.home(hash);
+        let bucket = home.bucket;
         let head = bucket.head();
         if head.is_changing() {
             return None;
         }
         let is_still = || head.is_same(bucket.head());
-        if let Some(entry) = bucket.find(hash) {
+        if let Some(entry) = bucket.find(self.prim, hash) {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
@@ -387,41 +388,14 @@ impl DramMap {
                 }
             }
         }
-        let is_home = || self.extent(Acquire).home(hash) == extent.home(hash);
-        (is_still() && is_home()).then_some(None)
+        (is_still() && self.buckets.is_home(home, hash)).then_some(None)
     }
 }
 
 impl Index for DramMap {
-    /// A core looks for keys that follow each other at once, as far ahead as it can begin
-    /// instructions: so there are few of them here, calls are the last thing that is done, and
-    /// branches are such that can be guessed.
     #[inline]
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        let hash = hash_of(key);
-        let extent = self.extent(Acquire);
-        let bucket = self.bucket(extent, hash);
-        let head = bucket.head();
-        if hash == 0 {
-            return Ok(None);
-        }
-        if !head.is_changing() {
-            match bucket.find(hash) {
-                Some(entry) => {
-                    let value = entry.value.load(Acquire);
-                    if head.is_same(bucket.head()) {
-                        return Ok(Some(value));
-                    }
-                }
-                None => {
-                    let is_nowhere = !head.filter().may_have(hash);
-                    if is_nowhere && bucket.head() == head && self.extent(Acquire) == extent {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-        Ok(self.get_slowly(hash))
+        Ok(self.find(hash_of(key)))
     }
 
     fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
@@ -441,13 +415,13 @@ impl Index for DramMap {
         let Some(held) = self.try_lock(hash) else {
             return self.put_slowly(worker, None, hash, value);
         };
-        if let Some(entry) = held.bucket.find(hash) {
+        if let Some(entry) = held.bucket.find(self.prim, hash) {
             let before = entry.value.load(Relaxed);
             entry.value.store(value, Release);
             held.bucket.unlock(held.head);
             return Ok(Some(before));
         }
-        match held.bucket.vacancy() {
+        match held.bucket.vacancy(self.prim) {
             // Without an empty place it may be spilled.
             None => self.put_slowly(worker, Some(held), hash, value),
             Some(entry) => {

@@ -1,8 +1,5 @@
-//! The buckets of the map and the spills: reserved memory, zero at first, which is an empty bucket
-//! or spill; it is taken from the system as it is touched.
-//!
-//! Spills are taken fresh in the order of their memory, or from a list of those that were used
-//! before.
+//! What buckets of the map have no room for. Spills are taken fresh in the order of their memory,
+//! or from a list of those that were used before.
 //!
 //! What it never does: give memory back to the system, look at an entry but to empty a spill.
 //!
@@ -10,59 +7,16 @@
 //! the other way round. A reader that comes too late may still walk a spill that is on the list or
 //! in another chain; the version of the bucket that it began at tells it so.
 
-use super::bucket::{Bucket, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use super::bucket::{Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use super::buckets::{Memory, reserve};
 use crate::sync::{Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
 use nyx_base::CachePadded;
 use nyx_media::MediaError;
 
-#[cfg(not(any(loom, shuttle)))]
-type Memory<T> = nyx_media::Array<T>;
-/// A model checker has to make its own atomics.
-#[cfg(any(loom, shuttle))]
-type Memory<T> = Box<[T]>;
-
 // SAFETY: all fields are atomics, of which any bytes are a valid value.
 #[cfg(not(any(loom, shuttle)))]
-unsafe impl nyx_media::dram::Words for Bucket {}
-// SAFETY: as above.
-#[cfg(not(any(loom, shuttle)))]
 unsafe impl nyx_media::dram::Words for Spill {}
-
-/// So many buckets.
-pub(super) fn buckets(count: u64) -> Result<Memory<Bucket>, MediaError> {
-    #[cfg(not(any(loom, shuttle)))]
-    return Memory::reserve(count as usize, true);
-    #[cfg(any(loom, shuttle))]
-    return Ok((0..count).map(|_| Bucket::empty()).collect());
-}
-
-fn spills(count: u64) -> Result<Memory<Spill>, MediaError> {
-    #[cfg(not(any(loom, shuttle)))]
-    return Memory::reserve(count as usize, true);
-    #[cfg(any(loom, shuttle))]
-    return Ok((0..count).map(|_| Spill::empty()).collect());
-}
-
-/// The buckets.
-#[derive(Debug)]
-pub(super) struct Buckets(Memory<Bucket>);
-
-impl Buckets {
-    pub(super) fn reserve(count: u64) -> Result<Buckets, MediaError> {
-        buckets(count).map(Buckets)
-    }
-
-    pub(super) fn capacity(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    /// Panics where there is no such bucket.
-    #[inline]
-    pub(super) fn at(&self, at: u64) -> &Bucket {
-        &self.0[at as usize]
-    }
-}
 
 /// What was taken out of a chain of spills.
 pub(super) struct Popped {
@@ -87,7 +41,7 @@ pub(super) struct Spills {
 impl Spills {
     pub(super) fn reserve(count: u64) -> Result<Spills, MediaError> {
         Ok(Spills {
-            memory: spills(count)?,
+            memory: reserve(count, Spill::empty)?,
             lock: CachePadded(Word::new(0)),
             free: Spill::empty(),
             fresh: Word::new(0),

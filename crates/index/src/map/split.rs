@@ -5,7 +5,7 @@
 //! *Thread safety*: one worker at a time; the protocol is in `map`.
 
 use super::bucket::{Bucket, ENTRIES, Filter, Head, Link, SPILL_ENTRIES};
-use super::{DramMap, Extent, LOAD, SPLIT_BUCKETS};
+use super::{DramMap, LOAD, SPLIT_BUCKETS};
 use crate::sync::{Ordering, Wait};
 use Ordering::{Acquire, Relaxed, Release};
 
@@ -31,7 +31,7 @@ impl DramMap {
 
     /// Without room chains get longer.
     fn is_crowded(&self) -> bool {
-        let count = self.extent(Relaxed).count();
+        let count = self.buckets.count();
         // Removals may have been told before the insertions that others made.
         let told = self.told.load(Relaxed).cast_signed().max(0);
         told.cast_unsigned() > count * LOAD && count < self.buckets.capacity()
@@ -39,7 +39,7 @@ impl DramMap {
 
     /// Splits the next buckets. Holder of `growing` only, and while there is room.
     fn split(&self) {
-        let count = self.extent(Relaxed).count();
+        let count = self.buckets.count();
         // The number of buckets at first, and so any power of two from there on, is a multiple of
         // how many are split at once: all come from the same half.
         let half = (count + 1).next_power_of_two() / 2;
@@ -50,8 +50,7 @@ impl DramMap {
             from.begin_change(head);
             *old = Some((head, self.split_one(from, into, half)));
         }
-        let more = Extent::of(count + SPLIT_BUCKETS);
-        self.extent.store(more.0, Release);
+        self.buckets.set_count(count + SPLIT_BUCKETS);
         for (at, old) in (count - half..).zip(heads) {
             let (head, filter) = old.expect("it was locked");
             self.buckets.at(at).unlock_changed(head, filter);
@@ -129,7 +128,7 @@ impl DramMap {
             spare = Some(at);
             for (word, value) in entries.into_iter().take(at.entries()) {
                 let side = &mut sides[usize::from(word & half != 0)];
-                if let Some(vacancy) = side.bucket.vacancy() {
+                if let Some(vacancy) = side.bucket.vacancy(self.prim) {
                     vacancy.fill(word, value);
                     continue;
                 }

@@ -50,14 +50,11 @@ pub fn store_word(word: &AtomicU64, value: u64) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Which words of a cache line are `word`: bit `2 * at` for the word `at`, nothing else. Each is
-/// loaded once, by an acquire load.
+/// As [`super::Prim::find_word`].
 #[inline]
-pub fn equal_words(line: &Line, word: u64) -> u32 {
-    let words = line.0.iter().enumerate();
-    words.fold(0, |equal, (at, other)| {
-        equal | u32::from(other.load(Ordering::Acquire) == word) << (2 * at)
-    })
+pub(super) fn find_word(_: CopyLevel, line: &Line, word: u64) -> Option<usize> {
+    let mut words = line.words.iter();
+    words.position(|other| other.load(Ordering::Acquire) == word)
 }
 
 pub(super) fn fence() {

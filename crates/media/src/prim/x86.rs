@@ -4,8 +4,7 @@
 //!
 //! What it never does: detect anything per call. The level is an argument.
 
-use super::Line;
-use super::{CopyLevel, FlushLevel, LINE_BYTES, PREFETCH_LINES_MAX, WORD_BYTES, portable};
+use super::{CopyLevel, FlushLevel, LINE_BYTES, Line, PREFETCH_LINES_MAX, WORD_BYTES, portable};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence};
 use std::sync::atomic::AtomicU64;
@@ -378,43 +377,81 @@ pub fn store_word(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Which words of a cache line are `word`: bit `2 * at` for the word `at`, nothing else.
-///
-/// Each word is loaded once and in one piece, by an acquire load, as every load of this processor
-/// is. Meant for a core's window of begun instructions: it is short, and no branch of it could be
-/// guessed wrong.
+/// As [`super::Prim::find_word`].
 #[inline]
-pub fn equal_words(line: &Line, word: u64) -> u32 {
+pub(super) fn find_word(level: CopyLevel, line: &Line, word: u64) -> Option<usize> {
+    let at = std::ptr::from_ref(line);
+    // SAFETY: the reference is to a line that is aligned as one, and the level is one that this
+    // processor has. Aligned words are loaded in one piece also by wider loads, so that to other
+    // threads each is what an atomic load would be.
+    unsafe {
+        match level {
+            CopyLevel::Avx512 => {
+                let equal = equal_avx512(at, word) & 0xfe;
+                (equal != 0).then(|| equal.trailing_zeros() as usize - 1)
+            }
+            _ => {
+                // The bits of both halves of a word, but the head's.
+                let equal = equal_sse2(at, word);
+                let equal = equal & equal >> 1 & 0x5554;
+                (equal != 0).then(|| equal.trailing_zeros() as usize / 2 - 1)
+            }
+        }
+    }
+}
+
+/// The words of a line that are equal, a bit each.
+///
+/// # Safety
+///
+/// `line` is one, and the processor has AVX-512F.
+#[inline]
+unsafe fn equal_avx512(line: *const Line, word: u64) -> u32 {
     let equal: u32;
-    // SAFETY: the reference is to a line that is aligned as one; aligned words are loaded in one
-    // piece also by wider loads, so that to other threads each load is what an atomic one would be.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "movq {word_x}, {word}",
-            "punpcklqdq {word_x}, {word_x}",
-            "movdqa {a}, xmmword ptr [{line}]",
-            "movdqa {b}, xmmword ptr [{line} + 16]",
-            "pcmpeqd {a}, {word_x}",
-            "pcmpeqd {b}, {word_x}",
-            "packssdw {a}, {b}",
-            "movdqa {c}, xmmword ptr [{line} + 32]",
-            "pcmpeqd {c}, {word_x}",
-            "pcmpeqd {word_x}, xmmword ptr [{line} + 48]",
-            "packssdw {c}, {word_x}",
-            "packsswb {a}, {c}",
-            "pmovmskb {equal:e}, {a}",
-            line = in(reg) line.0.as_ptr(),
-            word = in(reg) word,
-            word_x = out(xmm_reg) _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            equal = lateout(reg) equal,
+            "vpbroadcastq zmm16, {word}",
+            "vpcmpeqq k1, zmm16, zmmword ptr [{line}]",
+            "kmovw {equal:e}, k1",
+            line = in(reg) line, word = in(reg) word, equal = lateout(reg) equal,
+            out("zmm16") _, out("k1") _,
             options(nostack, preserves_flags)
         );
     }
-    // Both halves of a word.
-    equal & equal >> 1 & 0x5555
+    equal
+}
+
+/// The halves of words of a line that are equal, a bit each.
+///
+/// # Safety
+///
+/// `line` is one.
+#[inline]
+unsafe fn equal_sse2(line: *const Line, word: u64) -> u32 {
+    let equal: u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "movq {wanted}, {word}",
+            "punpcklqdq {wanted}, {wanted}",
+            "movdqa {a}, xmmword ptr [{line}]",
+            "movdqa {b}, xmmword ptr [{line} + 16]",
+            "pcmpeqd {a}, {wanted}",
+            "pcmpeqd {b}, {wanted}",
+            "packssdw {a}, {b}",
+            "movdqa {c}, xmmword ptr [{line} + 32]",
+            "pcmpeqd {c}, {wanted}",
+            "pcmpeqd {wanted}, xmmword ptr [{line} + 48]",
+            "packssdw {c}, {wanted}",
+            "packsswb {a}, {c}",
+            "pmovmskb {equal:e}, {a}",
+            line = in(reg) line, word = in(reg) word, equal = lateout(reg) equal,
+            wanted = out(xmm_reg) _, a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _,
+            options(nostack, preserves_flags)
+        );
+    }
+    equal
 }
 
 #[inline]
