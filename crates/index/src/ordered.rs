@@ -30,6 +30,20 @@ pub trait Index: Send + Sync {
     /// The value of `key`. Nobody is told of what a crash could undo.
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;
 
+    /// The same where somebody else may know as well: `known` is asked once at most, before
+    /// anything is read that decides what [`Index::get`] tells, and while memory that is needed
+    /// for that is on its way. What it knows is told.
+    fn get_beside(
+        &self,
+        key: u64,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<u64>, Unsound> {
+        match known() {
+            Some(value) => Ok(Some(value)),
+            None => self.get(key),
+        }
+    }
+
     /// The value of each of `keys`, in its place of `values`, as [`Index::get`] tells it: of as
     /// many as the shorter has. Faster where waits for memory overlap.
     fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {

@@ -6,10 +6,11 @@
 //! use costs nothing but a word of the line that was read.
 //!
 //! **Serial or parallel.** Where most look-ups miss, asking the cache first only adds to them. In
-//! parallel, the set is fetched while the index is asked, and looked at afterwards: no slower than
-//! the index alone, and no faster. [`Lookup::Adaptive`] takes the one or the other by the share of
-//! hits. (The paper has a second thread look at the index; a hand-over to another thread takes
-//! longer than a look-up, the processor does the same with a prefetch.)
+//! parallel, the set is fetched while the index looks for the place of the key, and looked at while
+//! that is on its way ([`Index::get_beside`]): a miss costs next to nothing, a hit saves the last
+//! wait only. [`Lookup::Adaptive`] takes the one or the other by the share of hits. (The paper has
+//! a second thread look at the index; a hand-over to another thread takes longer than a look-up,
+//! the processor does the same with a prefetch.)
 //!
 //! **What a reader may see.** While a key is cached its entry is what counts: writers of a set come
 //! one after the other, each changes the index and then the entry. A reader that missed reads the
@@ -198,47 +199,32 @@ impl<I: Index> Acs<I> {
         }
     }
 
-    fn get_before(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
+    /// What counts of what was found in the index after a first look at the set.
+    #[inline]
+    fn settle(&self, number: u64, key: u64, first: Look, found: Option<u64>) -> Option<u64> {
         let set = Set::new(&self.memory, number);
-        let first = set.look(key);
-        if let Look::Hit(way, value) = first {
-            set.touch(way, self.shape.keep);
-            self.tell(number, true);
-            return Ok(Some(value));
-        }
-        let found = self.index.get(key)?;
-        match first {
-            Look::Miss(version) if set.version() == version => {
-                self.tell(number, false);
-                if let Some(value) = found {
-                    let known = Some((value, version));
-                    self.want(Wanted { key, known });
-                }
-                Ok(found)
-            }
-            _ => Ok(self.settle(set, key, number, found)),
-        }
-    }
-
-    fn get_beside(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
-        self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
-        let found = self.index.get(key)?;
-        let set = Set::new(&self.memory, number);
-        Ok(self.settle(set, key, number, found))
-    }
-
-    /// What counts of what was found in the index and what is cached. Looked at in this order, an
-    /// entry that is not cached is right: had it been old, it would have been cached when the index
-    /// changed, and been renewed since.
-    fn settle(&self, set: Set<'_>, key: u64, number: u64, found: Option<u64>) -> Option<u64> {
-        if let Look::Hit(way, value) = set.look(key) {
+        let look = match first {
+            Look::Miss(version) if set.version() != version => set.look(key),
+            Look::Busy => set.look(key),
+            first => first,
+        };
+        // An entry that is not cached now is right: had it been old, it would have been cached when
+        // the index changed, and been renewed since.
+        if let Look::Hit(way, value) = look {
             set.touch(way, self.shape.keep);
             self.tell(number, true);
             return Some(value);
         }
         let looks = self.tell(number, false);
-        if found.is_some() && looks.is_multiple_of(PARALLEL_FILLS) {
-            self.want(Wanted { key, known: None });
+        let is_wanted = !self.is_parallel.load(Relaxed) || looks.is_multiple_of(PARALLEL_FILLS);
+        if let Some(value) = found
+            && is_wanted
+        {
+            let known = match first {
+                Look::Miss(version) if look == first => Some((value, version)),
+                _ => None,
+            };
+            self.want(Wanted { key, known });
         }
         found
     }
@@ -283,10 +269,26 @@ impl<I: Index> Index for Acs<I> {
             return Ok(None);
         }
         let number = self.number(key);
-        match self.is_parallel.load(Relaxed) {
-            false => self.get_before(key, number),
-            true => self.get_beside(key, number),
-        }
+        let set = Set::new(&self.memory, number);
+        let mut first = Look::Busy;
+        let mut known = || {
+            first = set.look(key);
+            match first {
+                Look::Hit(_, value) => Some(value),
+                _ => None,
+            }
+        };
+        let found = match self.is_parallel.load(Relaxed) {
+            true => {
+                self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
+                self.index.get_beside(key, known)?
+            }
+            false => match known() {
+                Some(value) => Some(value),
+                None => self.index.get(key)?,
+            },
+        };
+        Ok(self.settle(number, key, first, found))
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {

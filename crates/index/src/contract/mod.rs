@@ -214,6 +214,41 @@ pub(crate) fn ends_at_the_greatest_key<I: Persistent<Mapped> + Lists>() {
     assert_lists(&index, 0, u64::MAX, &[(KEY_MAX, 1)]);
 }
 
+/// Somebody else who may know is asked once, and before anything was read that decides: whatever
+/// changes while they are asked is told.
+pub(crate) fn asks_before_it_decides<I: Persistent<Mapped>>() {
+    const KEYS: u64 = 16_000;
+    let index = empty::<I>(16 << 20, 1);
+    let eras = index.heap().eras().clone();
+    let put = |key, value| {
+        index.put(W, key, value).expect("room");
+    };
+    let remove = |key| {
+        index.remove(W, key).expect("sound");
+    };
+    (0..KEYS).step_by(8).for_each(|key| put(key, key));
+    let mut rng = Rng::with_seed(6);
+    for round in 0..600 {
+        eras.enter(W);
+        let key = rng.u64(0..KEYS);
+        let near = key.saturating_sub(100)..key + 100;
+        let mut asked = 0;
+        let found = index.get_beside(key, || {
+            asked += 1;
+            match round % 4 {
+                0 => put(key, KEYS + round),
+                1 => near.for_each(remove),
+                2 => near.for_each(|key| put(key, KEYS + round)),
+                _ => remove(key),
+            }
+            None
+        });
+        assert_eq!((asked, &found), (1, &index.get(key)), "{key}, {round}");
+        assert_eq!(index.get_beside(key, || Some(round)), Ok(Some(round)));
+    }
+    eras.leave(W);
+}
+
 /// A full heap refuses new nodes and nothing else.
 pub(crate) fn refuses_when_full<I: Persistent<Mapped>>() {
     let index = empty::<I>(192 << 10, 1);

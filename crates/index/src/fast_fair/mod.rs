@@ -151,8 +151,27 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         node: Node<'t, P>,
         key: u64,
         level: u8,
-        mut moved: impl FnMut(u8, u64, u64),
+        moved: impl FnMut(u8, u64, u64),
     ) -> Result<Option<Node<'t, P>>, Unsound> {
+        match self.heading(node, key, level, moved)? {
+            Heading::Here => Ok(None),
+            Heading::Right(next) => Ok(Some(next)),
+            Heading::Below(at) => {
+                self.fetch(at);
+                self.child(at, node.level()).map(Some)
+            }
+        }
+    }
+
+    /// Where that way leads to from `node`.
+    #[inline]
+    fn heading<'t>(
+        &'t self,
+        node: Node<'t, P>,
+        key: u64,
+        level: u8,
+        mut moved: impl FnMut(u8, u64, u64),
+    ) -> Result<Heading<'t, P>, Unsound> {
         loop {
             let seen = node.look(self.heap.generation());
             let here = node.level();
@@ -162,16 +181,16 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
                     if seen.mode.is_none() && fence != GONE {
                         moved(here, fence, next.at);
                     }
-                    return Ok(Some(next));
+                    return Ok(Heading::Right(next));
                 }
                 continue;
             }
             if here <= level {
-                return Ok(None);
+                return Ok(Heading::Here);
             }
             let (_, child) = node.child(key, seen.mode);
             if node.is_same(seen) {
-                return self.child(child, here).map(Some);
+                return Ok(Heading::Below(child));
             }
         }
     }
@@ -200,10 +219,15 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         }
     }
 
+    /// Has all lines of a node on their way.
+    #[inline]
+    fn fetch(&self, at: u64) {
+        self.heap.pm().fetch(at, Self::NODE_BYTES as usize);
+    }
+
     /// The child at `at` of a node of `level`.
     #[inline]
     fn child(&self, at: u64, level: u8) -> Result<Node<'_, P>, Unsound> {
-        self.heap.pm().fetch(at, Self::NODE_BYTES as usize);
         let child = self.node(at)?;
         match level.checked_sub(1) == Some(child.level()) {
             true => Ok(child),
@@ -386,6 +410,35 @@ impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
         self.find(self.descend(key, 0)?, key)
     }
 
+    /// Asks `known` while the leaf is on its way.
+    fn get_beside(
+        &self,
+        key: u64,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<u64>, Unsound> {
+        let mut steps = self.steps();
+        let mut node = self.root_node()?;
+        let leaf = loop {
+            let level = node.level();
+            match self.heading(node, key, 0, |_, _, _| {})? {
+                Heading::Here => break None,
+                Heading::Right(next) => node = steps.to(next)?,
+                Heading::Below(at) => {
+                    self.fetch(at);
+                    if level == 1 {
+                        break Some(at);
+                    }
+                    node = steps.to(self.child(at, level)?)?;
+                }
+            }
+        };
+        if let Some(value) = known() {
+            return Ok(Some(value));
+        }
+        let leaf = leaf.map_or(Ok(node), |at| self.child(at, 1))?;
+        self.find(leaf, key)
+    }
+
     /// Goes down level by level with several keys at once.
     fn get_many(&self, keys: &[u64], values: &mut [Option<u64>]) -> Result<(), Unsound> {
         for (keys, values) in together(keys, values) {
@@ -479,6 +532,16 @@ impl<P: Pmem, const SLOTS: usize> Persistent<P> for FastFair<P, SLOTS> {
     fn check(&self) -> Result<Census, Unsound> {
         self.count_all()
     }
+}
+
+/// Where a way down the tree leads to next.
+enum Heading<'t, P> {
+    /// It is at its end.
+    Here,
+    /// To a sibling.
+    Right(Node<'t, P>),
+    /// To the child at this address.
+    Below(u64),
 }
 
 /// The fence of a node, and where to go for a key that is not below it.

@@ -133,11 +133,17 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         Steps::among(&self.heap, Self::LEAF_BYTES)
     }
 
-    /// The leaf that `key` belongs to, or one to its left.
+    /// The address of the leaf that `key` belongs to, or of one to its left.
+    #[inline]
+    fn way(&self, key: u64) -> Result<u64, Unsound> {
+        let (_, at) = self.above.floor(key)?.ok_or(Unsound::NoNode { at: 0 })?;
+        Ok(at)
+    }
+
+    /// That leaf.
     #[inline]
     fn descend(&self, key: u64) -> Result<Leaf<'_, P>, Unsound> {
-        let (_, at) = self.above.floor(key)?.ok_or(Unsound::NoNode { at: 0 })?;
-        self.leaf(at)
+        self.leaf(self.way(key)?)
     }
 
     /// The leaf to the right where `key` is at or above the fence: of one that is gone, the leaf
@@ -152,9 +158,19 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
     }
 
     /// What `read` finds in the leaf that `key` belongs to, while nobody changes it.
-    fn read<T>(&self, key: u64, mut read: impl FnMut(Leaf<'_, P>) -> T) -> Result<T, Unsound> {
+    #[inline]
+    fn read<T>(&self, key: u64, read: impl FnMut(Leaf<'_, P>) -> T) -> Result<T, Unsound> {
+        self.read_from(self.descend(key)?, key, read)
+    }
+
+    /// The same, from a leaf on that [`FpTree::descend`] led to.
+    fn read_from<'t, T>(
+        &'t self,
+        mut leaf: Leaf<'t, P>,
+        key: u64,
+        mut read: impl FnMut(Leaf<'_, P>) -> T,
+    ) -> Result<T, Unsound> {
         let mut steps = self.steps();
-        let mut leaf = self.descend(key)?;
         loop {
             let seen = leaf.look();
             let next = self.right_of(leaf, key)?;
@@ -245,7 +261,25 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
 
 impl<P: Pmem, const SLOTS: usize> Index for FpTree<P, SLOTS> {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        self.read(key, |leaf| leaf.find(key).map(|slot| leaf.value(slot)))
+        self.get_beside(key, || None)
+    }
+
+    /// Asks `known` while the leaf is on its way.
+    #[inline]
+    fn get_beside(
+        &self,
+        key: u64,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<u64>, Unsound> {
+        let at = self.way(key)?;
+        // The slot is known when the first line is there; most are on the next few.
+        self.heap.pm().fetch(at, Self::LEAF_BYTES as usize);
+        if let Some(value) = known() {
+            return Ok(Some(value));
+        }
+        self.read_from(self.leaf(at)?, key, |leaf| {
+            leaf.find(key).map(|slot| leaf.value(slot))
+        })
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {

@@ -30,6 +30,11 @@ fn the_greatest_key_is_told_to_whoever_goes_beyond() {
 }
 
 #[test]
+fn somebody_else_is_asked_before_it_decides() {
+    contract::asks_before_it_decides::<Small>();
+}
+
+#[test]
 fn a_full_heap_refuses_new_leaves_and_nothing_else() {
     contract::refuses_when_full::<Small>();
 }

@@ -69,6 +69,11 @@ fn the_greatest_key_is_told_to_whoever_goes_beyond() {
 }
 
 #[test]
+fn somebody_else_is_asked_before_it_decides() {
+    contract::asks_before_it_decides::<Hybrid>();
+}
+
+#[test]
 fn readers_miss_nothing_and_never_go_back_while_writers_write() {
     contract::serves_all_at_once::<Hybrid>();
 }

@@ -283,7 +283,26 @@ impl<P: Pmem> SkipList<P> {
 
 impl<P: Pmem> Index for SkipList<P> {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        let (_, found) = self.find(key)?;
+        self.get_beside(key, || None)
+    }
+
+    /// Asks `known` while the first node of the way along the list is on its way.
+    #[inline]
+    fn get_beside(
+        &self,
+        key: u64,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<u64>, Unsound> {
+        let begin = self.towers.before(key);
+        self.heap.pm().fetch(begin, NODE_BYTES as usize);
+        if let Some(value) = known() {
+            return Ok(Some(value));
+        }
+        // From a node that has left meanwhile what came since cannot be reached.
+        let (_, found) = match self.node(begin)?.link() & GONE {
+            0 => self.walk(begin, key, |_| {})?,
+            _ => self.find(key)?,
+        };
         let found = found.filter(|found| found.key() == key);
         Ok(found.map(|found| found.value()))
     }
