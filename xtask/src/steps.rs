@@ -124,6 +124,9 @@ fn tidy(report: &mut Report) {
 
 fn test_rooms(report: &mut Report) {
     report.cargo_test(&["--workspace", "--exclude", "xtask"]);
+    // What is compiled with this feature only.
+    let simulate = ["--package", "nyx-media", "--features", "simulate"];
+    report.cargo_test(&[&simulate[..], &["--lib", "observed"]].concat());
 }
 
 fn doc(report: &mut Report) {

@@ -15,6 +15,7 @@
 //! * [`dram`]: reserved memory for indexes and keys; not the device, so never metered. [`Image`]: a
 //!   file whose parts are such memory. [`LogFile`]: one that is written from its begin to its end
 //!   and synced.
+//! * [`observed`]: whether a simulated processor is told of what is read of DRAM.
 
 pub mod clock;
 pub mod dram;
@@ -28,6 +29,7 @@ pub mod log;
 pub mod mapped;
 mod mapping;
 pub mod model;
+pub mod observed;
 pub mod pmem;
 pub mod prim;
 pub mod profile;

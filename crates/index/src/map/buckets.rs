@@ -123,6 +123,7 @@ impl Buckets {
         // that there were when it was stored (`bits()`); there was never more than there is memory
         // for (`Buckets::set_count`).
         let bucket = unsafe { self.memory.get_unchecked(at as usize) };
+        nyx_media::observed::read(std::slice::from_ref(bucket));
         Home { bucket, at, count }
     }
 

@@ -17,6 +17,11 @@
 //! for at once, and of the units that the device has at hand. A line that was prefetched is there
 //! when it would be, so that batched look-ups gain what they would.
 //!
+//! **Virtual time.** With [`Machine::simulated`] nobody waits, and the processor is a model too:
+//! all that AEP and DRAM take is counted, and a constant for each place that is looked at. Indexes
+//! tell of what they read of DRAM with the feature `simulate` ([`crate::observed`]). Numbers from
+//! there are [`crate::Evidence::Simulated`].
+//!
 //! **What is left out.** Which words of a slice are read is not seen: a slice counts as read when
 //! it is asked for ([`Pmem::words`]), at most [`SLICE_BYTES_MAX`] of it, so that a node's latency
 //! is that of one read of its size. That is too much for who looks at one line only (at most 55
@@ -35,18 +40,21 @@
 
 mod chase;
 mod model;
+mod queue;
 
 use super::{Pmem, WORD_BYTES, Word};
 use crate::TscClock;
+use crate::observed::Observer;
 use crate::prim::{LINE_BYTES, PREFETCH_LINES_MAX};
-use nyx_base::{Clock, Instant};
+use nyx_base::{Clock, Instant, Nanos};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use chase::{cache_share_bytes, dram_ns};
-use model::{Device, Near};
+use model::{Device, Near, Whole};
 pub use model::{Extra, Kind, TooSlow};
+use queue::Queue;
 
 /// Of a slice of words so many bytes at most count as read: indexes look at a few lines of a node
 /// of more.
@@ -57,19 +65,40 @@ pub const SLICE_BYTES_MAX: u64 = 512;
 pub struct Machine<C = TscClock> {
     clock: C,
     device: Device,
+    /// Where all time is virtual, DRAM takes time too.
+    dram: Device,
     cache_bytes: u64,
+    /// What a processor takes itself for a place that it looks at; nothing where it is a real one.
+    look_ns: u64,
     id: u64,
 }
 
 impl<C: Clock> Machine<C> {
     /// With `extra` latency, and `cache_bytes` of the last-level cache for each thread.
     pub fn new(extra: Extra, cache_bytes: u64, clock: C) -> Machine<C> {
-        static IDS: AtomicU64 = AtomicU64::new(0);
+        let none = Extra::new(Kind::None).unwrap_or(extra);
         Machine {
             clock,
-            device: Device::new(extra),
+            device: Device::new(extra, Queue::in_order),
+            dram: Device::new(none, Queue::in_order),
             cache_bytes,
-            id: IDS.fetch_add(1, Relaxed),
+            look_ns: 0,
+            id: next_id(),
+        }
+    }
+
+    /// A simulated one, for clocks whose time is virtual: AEP and DRAM with all that they take
+    /// (tables 3 to 8), threads with `cache_bytes` each for lines of both, and `look_ns` for each
+    /// place that is looked at, whether it is near or not. Its DRAM is told of reads as an
+    /// [`Observer`].
+    pub fn simulated(cache_bytes: u64, look_ns: u64, clock: C) -> Machine<C> {
+        Machine {
+            clock,
+            device: Device::new(Extra::whole(Whole::Aep), Queue::calendar),
+            dram: Device::new(Extra::whole(Whole::Dram), Queue::calendar),
+            cache_bytes,
+            look_ns,
+            id: next_id(),
         }
     }
 
@@ -80,7 +109,11 @@ impl<C: Clock> Machine<C> {
 
     /// Has this thread's model told, and waits as it says.
     #[inline]
-    fn wait(&self, ask: impl FnOnce(&mut Near, &Device, &dyn Fn() -> u64) -> Option<u64>) {
+    fn wait(
+        &self,
+        device: &Device,
+        ask: impl FnOnce(&mut Near, &Device, &dyn Fn() -> u64) -> Option<u64>,
+    ) {
         thread_local! {
             static NEAR: RefCell<Option<(u64, Near)>> = const { RefCell::new(None) };
         }
@@ -89,11 +122,50 @@ impl<C: Clock> Machine<C> {
                 Some((id, near)) if *id == self.id => near,
                 other => &mut other.insert((self.id, Near::new(self.cache_bytes))).1,
             };
-            ask(near, &self.device, &|| self.clock.now().0)
+            ask(near, device, &|| self.clock.now().0)
         });
         if let Some(until) = until {
             self.clock.spin_until(Instant(until));
         }
+    }
+
+    /// Reads lines of one of the two.
+    #[inline]
+    fn read(&self, device: &Device, (first, end): (u64, u64)) {
+        if self.look_ns > 0 {
+            self.clock
+                .spin_until(self.clock.now() + Nanos(self.look_ns));
+        }
+        self.wait(device, |near, device, now| {
+            near.read(device, first, end, now)
+        });
+    }
+
+    /// Asks for lines of one of the two.
+    #[inline]
+    fn fetch(&self, device: &Device, (first, end): (u64, u64)) {
+        self.wait(device, |near, device, now| {
+            near.prefetch(device, first, end, now);
+            None
+        });
+    }
+}
+
+fn next_id() -> u64 {
+    static IDS: AtomicU64 = AtomicU64::new(0);
+    IDS.fetch_add(1, Relaxed)
+}
+
+/// Reads of DRAM.
+impl<C: Clock> Observer for Machine<C> {
+    fn read(&self, at: usize, bytes: usize) {
+        let bytes = (bytes as u64).min(SLICE_BYTES_MAX);
+        Machine::read(self, &self.dram, lines(at, bytes));
+    }
+
+    fn fetch(&self, at: usize, bytes: usize) {
+        let bytes = bytes.min(PREFETCH_LINES_MAX * LINE_BYTES) as u64;
+        Machine::fetch(self, &self.dram, lines(at, bytes));
     }
 }
 
@@ -111,11 +183,11 @@ impl<P: Pmem, C: Clock> Distant<P, C> {
     }
 }
 
-/// The numbers of the lines that `bytes` from `words` on lie on: by address, as a cache has them,
-/// so that memories on one machine do not meet.
+/// The numbers of the lines that `bytes` from address `at` on lie on, as a cache has them: memories
+/// on one machine do not meet.
 #[inline]
-fn lines(words: &[Word], bytes: u64) -> (u64, u64) {
-    let (at, line) = (words.as_ptr().addr() as u64, LINE_BYTES as u64);
+fn lines(at: usize, bytes: u64) -> (u64, u64) {
+    let (at, line) = (at as u64, LINE_BYTES as u64);
     (at / line, (at + bytes).div_ceil(line))
 }
 
@@ -128,9 +200,8 @@ impl<P: Pmem, C: Clock> Pmem for Distant<P, C> {
     fn words(&self, at: u64, count: usize) -> &[Word] {
         let words = self.memory.words(at, count);
         let bytes = (count as u64 * WORD_BYTES).min(SLICE_BYTES_MAX);
-        let (first, end) = lines(words, bytes);
         let machine = &self.machine;
-        machine.wait(|near, device, now| near.read(device, first, end, now));
+        machine.read(&machine.device, lines(words.as_ptr().addr(), bytes));
         words
     }
 
@@ -143,8 +214,8 @@ impl<P: Pmem, C: Clock> Pmem for Distant<P, C> {
     #[inline]
     #[track_caller]
     fn flush(&self, words: &[Word]) {
-        let (first, end) = lines(words, size_of_val(words) as u64);
-        self.machine.wait(|near, _, _| {
+        let (first, end) = lines(words.as_ptr().addr(), size_of_val(words) as u64);
+        self.machine.wait(&self.machine.device, |near, _, _| {
             near.flush(first, end);
             None
         });
@@ -154,8 +225,8 @@ impl<P: Pmem, C: Clock> Pmem for Distant<P, C> {
     #[inline]
     #[track_caller]
     fn fence(&self) {
-        self.machine
-            .wait(|near, device, now| near.fence(device, now));
+        let machine = &self.machine;
+        machine.wait(&machine.device, |near, device, now| near.fence(device, now));
         self.memory.fence();
     }
 
@@ -165,11 +236,9 @@ impl<P: Pmem, C: Clock> Pmem for Distant<P, C> {
         let at = at / WORD_BYTES * WORD_BYTES;
         // Any address may be asked for, one that a damaged image gives too.
         if self.memory.holds(at, len.next_multiple_of(WORD_BYTES)) {
-            let (first, end) = lines(self.memory.words(at, 1), len);
-            self.machine.wait(|near, device, now| {
-                near.prefetch(device, first, end, now);
-                None
-            });
+            let machine = &self.machine;
+            let at = self.memory.words(at, 1).as_ptr().addr();
+            machine.fetch(&machine.device, lines(at, len));
         }
         self.memory.fetch(at, len as usize);
     }
@@ -231,6 +300,28 @@ mod tests {
             (0..100).for_each(|at| memory.persist(memory.words(at * 4096, 64)));
         };
         assert_eq!(took(&memory, all), 0);
+    }
+
+    #[test]
+    fn a_simulated_machine_counts_all_that_either_memory_takes() {
+        let machine = Arc::new(Machine::simulated(1 << 20, 10, Virtual::default()));
+        let memory = Distant::new(Dram::new(1 << 20).expect("memory"), machine.clone());
+        let read = |at| move |memory: &Memory| assert_eq!(memory.words(at, 1).len(), 1);
+        assert_eq!(took(&memory, read(4096)), 10 + 201);
+        assert_eq!(took(&memory, read(4096)), 10, "near");
+        assert_eq!(
+            took(&memory, read(4096 + 64)),
+            10 + 101,
+            "of a unit at hand"
+        );
+        let persist = |memory: &Memory| memory.persist(memory.words(4096, 8));
+        assert_eq!(took(&memory, persist), 10 + 190);
+        let other = [0u64; 64];
+        let dram = |at: usize| {
+            let at = other[at..].as_ptr().addr().next_multiple_of(64);
+            took(&memory, |memory| Observer::read(&*memory.machine, at, 8))
+        };
+        assert_eq!([dram(0), dram(0), dram(8)], [10 + 40, 10, 10 + 40]);
     }
 
     #[test]

@@ -47,7 +47,9 @@ impl Pmem for Dram {
     #[inline]
     #[cfg(not(any(loom, shuttle)))]
     fn words(&self, at: u64, count: usize) -> &[Word] {
-        self.0.words(at, count)
+        let words = self.0.words(at, count);
+        crate::observed::read(words);
+        words
     }
 
     #[cfg(any(loom, shuttle))]
@@ -69,6 +71,10 @@ impl Pmem for Dram {
     #[inline]
     #[cfg(not(any(loom, shuttle)))]
     fn fetch(&self, at: u64, len: usize) {
+        #[cfg(feature = "simulate")]
+        if self.holds(at, len as u64) {
+            crate::observed::fetch(self.0.words(at, len / super::WORD_BYTES as usize));
+        }
         Pmem::fetch(&self.0, at, len);
     }
 }

@@ -5,7 +5,7 @@
 //! What it never does: count what warms a cache up.
 
 use crate::report::{Report, Row};
-use crate::rig::{Law, Memory, Subject, Work, load};
+use crate::rig::{Law, Memory, Pace, Subject, Work, load};
 use crate::{Bench, made};
 use nyx_base::WorkerId;
 use nyx_index::acs::{Acs, AcsShape, Keep, Lookup};
@@ -39,6 +39,14 @@ impl<I: Index> Index for Behind<'_, I> {
         self.0.get(key)
     }
 
+    fn get_beside(
+        &self,
+        key: u64,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<u64>, Unsound> {
+        self.0.get_beside(key, known)
+    }
+
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
         self.0.put(worker, key, value)
     }
@@ -66,23 +74,23 @@ impl<I: Ordered> Ordered for Behind<'_, I> {
     }
 }
 
-pub(crate) fn run(bench: &Bench, report: &mut Report) {
+pub(crate) fn run<C: Pace>(bench: &Bench<C>, report: &mut Report) {
     let memory = || bench.memory();
-    before::<FastFair<_>>(bench, report, "fast-fair", &memory());
-    before::<FpTree<_>>(bench, report, "fp-tree", &memory());
-    before::<SkipList<_>>(bench, report, "skip-list", &memory());
+    before::<C, FastFair<_>>(bench, report, "fast-fair", &memory());
+    before::<C, FpTree<_>>(bench, report, "fp-tree", &memory());
+    before::<C, SkipList<_>>(bench, report, "skip-list", &memory());
 }
 
-fn before<'a, I: Persistent<&'a Memory> + Ordered>(
-    bench: &Bench,
+fn before<'a, C: Pace, I: Persistent<&'a Memory<C>> + Ordered>(
+    bench: &Bench<C>,
     report: &mut Report,
     name: &str,
-    memory: &'a Memory,
+    memory: &'a Memory<C>,
 ) {
     eprintln!("caches: loading {} keys into {name}", bench.keys);
     let eras = Arc::new(Eras::new(1));
     let index: I = made(memory, &eras);
-    let insert = load(&index, bench.keys, &eras, |_| ());
+    let insert = load(&index, (bench.keys, &bench.clock), &eras, |_| ());
     report.tell(format!("{name}: {insert:.0} ns of CPU per insert"));
     for law in [Law::Zipf(bench.theta), Law::Uniform] {
         turns(bench, report, name, &index, law);
@@ -90,7 +98,13 @@ fn before<'a, I: Persistent<&'a Memory> + Ordered>(
 }
 
 /// The index alone and behind each kind of cache, by turns.
-fn turns<I: Ordered>(bench: &Bench, report: &mut Report, name: &str, index: &I, law: Law) {
+fn turns<I: Ordered>(
+    bench: &Bench<impl Pace>,
+    report: &mut Report,
+    name: &str,
+    index: &I,
+    law: Law,
+) {
     // Nothing is freed here: eras of their own do no harm.
     let eras = Eras::new(1);
     let caches = LOOKUPS.map(|(_, lookup)| {

@@ -7,9 +7,9 @@
 //! What it never does: have a thread of its own for what is put off.
 
 use crate::report::{Report, Row};
-use crate::rig::{Law, Memory, Subject, Work, key, load, sum};
-use crate::{Bench, made};
-use nyx_base::{Clock, WorkerId};
+use crate::rig::{Law, Memory, Pace, Subject, Work, key, load, sum};
+use crate::{Bench, THREADS_MAX, made};
+use nyx_base::WorkerId;
 use nyx_index::fast_fair::FastFair;
 use nyx_index::heap::Heap;
 use nyx_index::hybrid::Hybrid;
@@ -32,33 +32,36 @@ const WORKS: [Work; 5] = [
     Work::Points { writes_pct: 100 },
     Work::Ranges,
 ];
-const THREADS: [u16; 2] = [1, 2];
 /// So much is settled or rebuilt at a time.
 const STEP: usize = 4096;
+/// As many as ever run together.
+const WORKERS: u16 = THREADS_MAX as u16;
 const WORKER: WorkerId = WorkerId(0);
 
-type Baseline<'a> = Hybrid<PmHash<&'a Memory>>;
-type Plus<'a> = HybridPlus<FastFair<&'a Memory>>;
+type Baseline<'a, C> = Hybrid<PmHash<&'a Memory<C>>>;
+type Plus<'a, C> = HybridPlus<FastFair<&'a Memory<C>>>;
 
-pub(crate) fn run(bench: &Bench, report: &mut Report) {
+pub(crate) fn run<C: Pace>(bench: &Bench<C>, report: &mut Report) {
     let memories = [bench.memory(), bench.memory()];
-    let eras = Arc::new(Eras::new(2));
-    let hybrid: Baseline<'_> = made(&memories[0], &eras);
-    let mut plus: Plus<'_> = made(&memories[1], &eras);
+    let eras = Arc::new(Eras::new(WORKERS));
+    let hybrid: Baseline<'_, C> = made(&memories[0], &eras);
+    let mut plus: Plus<'_, C> = made(&memories[1], &eras);
     eprintln!("hybrids: loading {} keys", bench.keys);
-    let settle = |index: &Baseline<'_>| {
+    let settle = |index: &Baseline<'_, C>| {
         index.settle(STEP).expect("room");
     };
-    let insert = load(&hybrid, bench.keys, &eras, |_| settle(&hybrid));
+    let insert = load(&hybrid, (bench.keys, &bench.clock), &eras, |_| {
+        settle(&hybrid)
+    });
     report.tell(format!("{HYBRID}: {insert:.0} ns of CPU per insert"));
-    let insert = load(&plus, bench.keys, &eras, |_| ());
+    let insert = load(&plus, (bench.keys, &bench.clock), &eras, |_| ());
     let name = MODES[0].0;
     report.tell(format!("{name}: {insert:.0} ns of CPU per insert"));
     for round in 0..bench.rounds {
         eprintln!("hybrids: round {} of {}", round + 1, bench.rounds);
         for work in WORKS {
             for law in [Law::Uniform, Law::Zipf(bench.theta)] {
-                for threads in THREADS {
+                for &threads in bench.threads {
                     let row = |candidate| Row::new("hybrids", candidate, law, work, threads);
                     let (of, how) = ((bench.keys, law), (bench.ops, threads));
                     let behind = &|_| settle(&hybrid);
@@ -93,28 +96,30 @@ pub(crate) fn run(bench: &Bench, report: &mut Report) {
     restarts(bench, report, &memories);
 }
 
-fn restarts(bench: &Bench, report: &mut Report, memories: &[Memory; 2]) {
+fn restarts<C: Pace>(bench: &Bench<C>, report: &mut Report, memories: &[Memory<C>; 2]) {
     for round in 1..=bench.rounds {
         eprintln!("hybrids: crash {round} of {}", bench.rounds);
-        let rebuild = |index: &Baseline<'_>| index.rebuild(STEP).expect("room");
+        let rebuild = |index: &Baseline<'_, C>| index.rebuild(STEP).expect("room");
         report.tell(restart(bench, HYBRID, &memories[0], rebuild));
-        let rebuild = |index: &Plus<'_>| index.rebuild(WORKER, STEP).expect("room");
+        let rebuild = |index: &Plus<'_, C>| index.rebuild(WORKER, STEP).expect("room");
         report.tell(restart(bench, "HybridIndex+", &memories[1], rebuild));
     }
 }
 
 /// Opens what is on `memory` and says when it answers, and when it is what it was. `rebuild` makes
 /// a step and tells whether all is built.
-fn restart<'a, I: Persistent<&'a Memory> + Ordered>(
-    bench: &Bench,
+fn restart<'a, C: Pace, I: Persistent<&'a Memory<C>> + Ordered>(
+    bench: &Bench<C>,
     name: &str,
-    memory: &'a Memory,
+    memory: &'a Memory<C>,
     rebuild: impl Fn(&I) -> bool + Sync,
 ) -> String {
+    bench.clock.prepare(1);
     let open = || {
+        let _running = bench.clock.begin(0);
         let begin = bench.clock.now();
         let ms = || bench.clock.now().since(begin).0 as f64 / 1e6;
-        let heap = Heap::open(memory, Arc::new(Eras::new(2))).expect("a heap");
+        let heap = Heap::open(memory, Arc::new(Eras::new(WORKERS))).expect("a heap");
         let index = I::open(Arc::new(heap), 0, WORKER).expect("an index");
         let eras = index.heap().eras().clone();
         eras.enter(WORKER);

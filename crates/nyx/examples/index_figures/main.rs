@@ -8,9 +8,14 @@
 //! Waits are spun, so CPU time has them. What is put off or filled in later is done by the same
 //! thread after each 64 operations: it counts for CPU and wall time and not for latencies.
 //!
+//! With `--simulated` they are *simulated* instead: the same indexes do the same work, time is
+//! virtual (`simulated.rs`), AEP and DRAM take what the paper's tables say, and whatever the
+//! processor does a constant. So there may be more threads than processors.
+//!
 //! What it never does: judge. What the paper says stands beside the tables.
 //!
 //! `cargo run --release -p nyx --example index_figures [-- --keys 3000000 --out DIR]`
+//! `cargo run --release -p nyx --features simulate --example index_figures -- --simulated`
 
 #![allow(clippy::disallowed_methods, reason = "a driver: it measures real time")]
 
@@ -18,6 +23,7 @@ mod caches;
 mod hybrids;
 mod report;
 mod rig;
+mod simulated;
 
 use clap::{Parser, ValueEnum};
 use nyx_index::fast_fair::FastFair;
@@ -26,11 +32,16 @@ use nyx_index::{Eras, Persistent};
 use nyx_media::pmem::distant::{Distant, Extra, Kind, Machine, cache_share_bytes, dram_ns};
 use nyx_media::{Pmem, TscClock};
 use report::{Report, Row};
-use rig::{Law, Memory, Subject, Work, anonymous, load};
+use rig::{Law, Memory, Pace, Subject, Work, anonymous, load};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// The most threads that run together.
+const THREADS_MAX: usize = 16;
+/// A thread's part of the last-level cache, unless something else is asked for, at most: a virtual
+/// machine is told of one that it has not for itself.
+const CACHE_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a heap's chunk.
 const CHUNK_BYTES: u64 = 2 << 20;
 
@@ -40,7 +51,8 @@ const CHUNK_BYTES: u64 = 2 << 20;
   index_figures                                three million keys, tables on stdout
   index_figures --keys 100000 --ops 50000      a look at it, a minute
   index_figures --keys 50000000 --out figures  as published, with JSON and drawings
-  index_figures --device none                  what the model itself costs, everywhere")]
+  index_figures --device none                  what the model itself costs, everywhere
+  index_figures --simulated --ops 200000       in virtual time, by up to 16 threads")]
 struct Args {
     /// Keys of 8 bytes, in random order.
     #[arg(long, default_value_t = 3_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
@@ -55,11 +67,18 @@ struct Args {
     #[arg(long, default_value_t = 0.99)]
     theta: f64,
     /// How far away the memory is.
-    #[arg(long, value_enum, default_value_t = Far::Aep)]
+    #[arg(long, value_enum, default_value_t = Far::AepAbove)]
     device: Far,
-    /// A thread's part of the last-level cache in MiB; as the kernel tells where it is left out.
+    /// A thread's part of the last-level cache in MiB; where it is left out as the kernel tells, 16
+    /// at most. 2 in simulated runs: that of one core of the paper's ten.
     #[arg(long)]
     cache_mib: Option<u64>,
+    /// Virtual time, by 1, 2, 4, 8 and 16 threads. Needs the feature `simulate`.
+    #[arg(long)]
+    simulated: bool,
+    /// In a simulated run, what the processor takes for each place that it looks at.
+    #[arg(long, default_value_t = 10)]
+    look_ns: u64,
     /// Only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -91,18 +110,31 @@ enum Part {
 }
 
 /// What all parts are run with.
-struct Bench {
+struct Bench<C> {
     keys: u64,
     ops: usize,
     rounds: u64,
     theta: f64,
-    clock: TscClock,
-    machine: Arc<Machine>,
-    cache_bytes: u64,
+    /// As many run together, one number after the other.
+    threads: &'static [u16],
+    clock: C,
+    machine: Arc<Machine<C>>,
 }
 
-impl Bench {
-    fn memory(&self) -> Memory {
+impl<C: Pace> Bench<C> {
+    fn new(args: &Args, clock: C, machine: Machine<C>, threads: &'static [u16]) -> Bench<C> {
+        Bench {
+            keys: args.keys,
+            ops: args.ops,
+            rounds: args.rounds,
+            theta: args.theta,
+            threads,
+            clock,
+            machine: Arc::new(machine),
+        }
+    }
+
+    fn memory(&self) -> Memory<C> {
         Distant::new(anonymous(self.keys), self.machine.clone())
     }
 }
@@ -114,16 +146,16 @@ fn made<P: Pmem, I: Persistent<P>>(pm: P, eras: &Arc<Eras>) -> I {
 }
 
 /// FAST-FAIR on this machine's memory, and on the same with the model around it that adds nothing.
-fn cost(bench: &Bench, report: &mut Report) {
+fn cost(bench: &Bench<TscClock>, cache_bytes: u64, report: &mut Report) {
     let extra = Extra::new(Kind::None).expect("nothing is too slow for it");
-    let machine = Arc::new(Machine::new(extra, bench.cache_bytes, bench.clock));
+    let machine = Arc::new(Machine::new(extra, cache_bytes, bench.clock));
     let eras = Arc::new(Eras::new(1));
     let bare = made::<_, FastFair<_>>(anonymous(bench.keys), &eras);
     let memory = Distant::new(anonymous(bench.keys), machine);
     let modelled = made::<_, FastFair<_>>(&memory, &eras);
     eprintln!("cost: loading {} keys twice", bench.keys);
-    load(&bare, bench.keys, &eras, |_| ());
-    load(&modelled, bench.keys, &eras, |_| ());
+    load(&bare, (bench.keys, &bench.clock), &eras, |_| ());
+    load(&modelled, (bench.keys, &bench.clock), &eras, |_| ());
     for round in 0..bench.rounds {
         for writes_pct in [0, 100] {
             let work = Work::Points { writes_pct };
@@ -153,7 +185,12 @@ fn cost(bench: &Bench, report: &mut Report) {
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+/// Whether that part is asked for.
+fn is_asked(args: &Args, part: Part) -> bool {
+    args.only.is_none_or(|only| only == part)
+}
+
+fn emulated(args: &Args) -> Result<Report, String> {
     let clock = TscClock::start();
     let own_ns = dram_ns(&clock).map_err(|error| error.to_string())?;
     let kind = match args.device {
@@ -162,10 +199,8 @@ fn run(args: &Args) -> Result<(), String> {
         Far::None => Kind::None,
     };
     let extra = Extra::new(kind).map_err(|error| format!("{error}; try --device aep-above"))?;
-    let cache_bytes = args
-        .cache_mib
-        .map(|mib| mib << 20)
-        .or_else(cache_share_bytes);
+    let told = cache_share_bytes().map(|bytes| bytes.min(CACHE_BYTES_MAX));
+    let cache_bytes = args.cache_mib.map(|mib| mib << 20).or(told);
     let cache_bytes = cache_bytes.ok_or("the kernel tells no cache: give --cache-mib")?;
     println!(
         "emulated: {} keys, {} operations, {} rounds; {:?}: this DRAM takes {own_ns:.0} ns, {:.0} \
@@ -180,26 +215,50 @@ fn run(args: &Args) -> Result<(), String> {
         extra.write_ns(1),
         cache_bytes >> 20
     );
-    let bench = Bench {
-        keys: args.keys,
-        ops: args.ops,
-        rounds: args.rounds,
-        theta: args.theta,
-        clock,
-        machine: Arc::new(Machine::new(extra, cache_bytes, clock)),
-        cache_bytes,
+    let machine = Machine::new(extra, cache_bytes, clock);
+    let bench = Bench::new(args, clock, machine, &[1, 2]);
+    let mut report = Report::of("emulated");
+    if is_asked(args, Part::Cost) {
+        cost(&bench, cache_bytes, &mut report);
+    }
+    compare(args, &bench, &mut report);
+    Ok(report)
+}
+
+fn simulated(args: &Args) -> Result<Report, String> {
+    if !nyx_media::observed::IS_ON {
+        return Err("--simulated needs `cargo run --features simulate`".to_owned());
+    }
+    let cache_mib = args.cache_mib.unwrap_or(2);
+    println!(
+        "simulated: {} keys, {} operations, {} rounds; AEP and DRAM as in tables 3 to 8, 7 GB/s of \
+         reading, 2 of writing; {cache_mib} MiB of cache per thread, {} ns for each place that is \
+         looked at\n",
+        args.keys, args.ops, args.rounds, args.look_ns
+    );
+    let clock = simulated::Virtual::default();
+    let machine = Machine::simulated(cache_mib << 20, args.look_ns, clock.clone());
+    let bench = Bench::new(args, clock, machine, &[1, 2, 4, 8, 16]);
+    bench.clock.tell(bench.machine.clone());
+    let mut report = Report::of("simulated");
+    compare(args, &bench, &mut report);
+    Ok(report)
+}
+
+fn compare(args: &Args, bench: &Bench<impl Pace>, report: &mut Report) {
+    if is_asked(args, Part::Hybrids) {
+        hybrids::run(bench, report);
+    }
+    if is_asked(args, Part::Caches) {
+        caches::run(bench, report);
+    }
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    let report = match args.simulated {
+        true => simulated(args)?,
+        false => emulated(args)?,
     };
-    let mut report = Report::default();
-    let is_asked = |part| args.only.is_none_or(|only| only == part);
-    if is_asked(Part::Cost) {
-        cost(&bench, &mut report);
-    }
-    if is_asked(Part::Hybrids) {
-        hybrids::run(&bench, &mut report);
-    }
-    if is_asked(Part::Caches) {
-        caches::run(&bench, &mut report);
-    }
     print!("{}", report.text());
     match &args.out {
         Some(dir) => report.write(dir),

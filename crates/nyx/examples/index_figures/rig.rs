@@ -26,7 +26,55 @@ const LATENCY_NS_MAX: u64 = 10_000_000_000;
 const FEWER_SCANS: usize = 20;
 
 /// Persistent memory as the indexes here have it.
-pub(crate) type Memory = Distant<Mapped>;
+pub(crate) type Memory<C> = Distant<Mapped, C>;
+
+/// How time passes for threads that run together.
+pub(crate) trait Pace: Clock + Clone {
+    /// So many threads are about to begin.
+    fn prepare(&self, threads: u16);
+
+    /// This is one of them from now on; until what is returned is dropped.
+    fn begin(&self, thread: u16) -> impl Drop;
+
+    /// Waits for all of them.
+    fn meet(&self, barrier: &Barrier);
+
+    /// Between two operations: lets another thread have its turn where one is behind. Nothing is
+    /// between `now` and the time that it tells but others' turns.
+    fn turn(&self, now: u64) -> u64;
+
+    /// CPU time of this thread, in nanoseconds.
+    fn cpu_ns(&self) -> f64;
+}
+
+/// Nothing is to be done.
+struct Nothing;
+
+impl Drop for Nothing {
+    fn drop(&mut self) {}
+}
+
+/// Real time passes for all alike.
+impl Pace for TscClock {
+    fn prepare(&self, _: u16) {}
+
+    fn begin(&self, _: u16) -> impl Drop {
+        Nothing
+    }
+
+    fn meet(&self, barrier: &Barrier) {
+        barrier.wait();
+    }
+
+    fn turn(&self, now: u64) -> u64 {
+        now
+    }
+
+    fn cpu_ns(&self) -> f64 {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    }
+}
 
 /// The `at`th of distinct keys in random order.
 pub(crate) fn key(at: u64) -> u64 {
@@ -128,12 +176,6 @@ pub(crate) fn medians(rounds: &[Found]) -> Found {
     }
 }
 
-/// CPU time of this thread, in nanoseconds.
-fn cpu_ns() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
-}
-
 /// What one thread noted.
 struct Noted {
     latencies: Histogram<u64>,
@@ -150,7 +192,7 @@ impl<I: Ordered> Subject<'_, I> {
         (keys, law): (u64, Law),
         work: Work,
         (ops, threads): (usize, u16),
-        (seed, clock): (u64, &TscClock),
+        (seed, clock): (u64, &impl Pace),
     ) -> Found {
         let ops = match work {
             Work::Ranges => ops / FEWER_SCANS,
@@ -158,6 +200,7 @@ impl<I: Ordered> Subject<'_, I> {
         };
         let each = (ops / usize::from(threads)).max(BATCH);
         let barrier = Barrier::new(threads.into());
+        clock.prepare(threads);
         let noted: Vec<Noted> = std::thread::scope(|scope| {
             let running = (0..threads).map(|thread| {
                 let barrier = &barrier;
@@ -166,8 +209,10 @@ impl<I: Ordered> Subject<'_, I> {
                     let draws = law.draws(keys, each + each / WARM_UP, seed);
                     let (warm_up, counted) = draws.split_at(each / WARM_UP);
                     let worker = WorkerId(thread);
-                    self.pass(worker, warm_up, work, clock);
                     barrier.wait();
+                    let _running = clock.begin(thread);
+                    self.pass(worker, warm_up, work, clock);
+                    clock.meet(barrier);
                     self.pass(worker, counted, work, clock)
                 })
             });
@@ -191,11 +236,11 @@ impl<I: Ordered> Subject<'_, I> {
         }
     }
 
-    fn pass(&self, worker: WorkerId, draws: &[u64], work: Work, clock: &TscClock) -> Noted {
+    fn pass(&self, worker: WorkerId, draws: &[u64], work: Work, clock: &impl Pace) -> Noted {
         let mut noted = Noted {
             latencies: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("bounds"),
             sum_ns: 0,
-            cpu_ns: cpu_ns(),
+            cpu_ns: clock.cpu_ns(),
             begin_ns: clock.now().0,
             end_ns: 0,
         };
@@ -224,20 +269,25 @@ impl<I: Ordered> Subject<'_, I> {
                 let now = clock.now().0;
                 noted.latencies.saturating_record(now - before);
                 noted.sum_ns += now - before;
-                before = now;
+                before = clock.turn(now);
             }
             (self.behind)(worker);
         }
         self.eras.leave(worker);
         noted.end_ns = clock.now().0;
-        noted.cpu_ns = cpu_ns() - noted.cpu_ns;
+        noted.cpu_ns = clock.cpu_ns() - noted.cpu_ns;
         noted
     }
 }
 
 /// Puts all keys, and tells nanoseconds of CPU per key.
-pub(crate) fn load<I: Index>(index: &I, keys: u64, eras: &Eras, behind: impl Fn(WorkerId)) -> f64 {
-    let (worker, before) = (WorkerId(0), cpu_ns());
+pub(crate) fn load<I: Index>(
+    index: &I,
+    (keys, clock): (u64, &impl Pace),
+    eras: &Eras,
+    behind: impl Fn(WorkerId),
+) -> f64 {
+    let (worker, before) = (WorkerId(0), clock.cpu_ns());
     for at in 0..keys {
         if at.is_multiple_of(BATCH as u64) {
             eras.enter(worker);
@@ -246,7 +296,7 @@ pub(crate) fn load<I: Index>(index: &I, keys: u64, eras: &Eras, behind: impl Fn(
         index.put(worker, key(at), at).expect("room");
     }
     eras.leave(worker);
-    (cpu_ns() - before) / keys as f64
+    (clock.cpu_ns() - before) / keys as f64
 }
 
 /// The sum of a range's values, below 2^63.

@@ -7,10 +7,10 @@
 //!
 //! Source: HybridIndex+ section 2.2, tables 3, 4, 7 and 8; section 2.3 for bandwidths.
 
+use super::queue::Queue;
 use crate::evaluate::paper::{DRAM_RANDOM_NS, Latencies, MODULE_GB_PER_S, READS, WRITES};
 use crate::prim::LINE_BYTES;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LINE: u64 = LINE_BYTES as u64;
 /// What the device reads and writes inside of itself at a time, in bytes (section 2.3).
@@ -41,6 +41,8 @@ const UNIT_MASK: u16 = (1 << UNIT_LINES) - 1;
 pub struct Extra {
     read: ByBytes,
     buffered_ns: f64,
+    /// Whether it keeps units at hand.
+    has_buffer: bool,
     write: ByBytes,
     unit_read_ns: f64,
     unit_write_ns: f64,
@@ -58,6 +60,15 @@ pub enum Kind {
     },
     /// As far from this machine's DRAM as AEP is from the DRAM of the paper, in nanoseconds.
     AepAbove,
+}
+
+/// A device of the paper's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// Its module of persistent memory.
+    Aep,
+    /// Its DRAM, whose bandwidth is not modelled.
+    Dram,
 }
 
 /// This machine's DRAM is slower than the device that is asked for.
@@ -95,6 +106,7 @@ impl Extra {
         Ok(Extra {
             read,
             buffered_ns: (read[0].1 - buffered_less_ns).max(0.0),
+            has_buffer: true,
             write: beyond_dram(&WRITES, |(_, _, write)| write),
             unit_read_ns: read_ns,
             unit_write_ns: write_ns,
@@ -103,7 +115,30 @@ impl Extra {
 
     /// Whether nothing is added to anything.
     fn is_none(&self) -> bool {
-        self.unit_read_ns == 0.0
+        self.read[0].0 == 0
+    }
+
+    /// All that the device takes, for a processor whose time is virtual.
+    pub(super) fn whole(kind: Whole) -> Extra {
+        let [read_ns, write_ns] = MODULE_GB_PER_S.map(|gb_per_s| UNIT_BYTES as f64 / gb_per_s);
+        match kind {
+            Whole::Aep => Extra {
+                read: beyond_dram(&READS, |_| 0.0),
+                buffered_ns: READS[ROWS.start].sequential_ns,
+                has_buffer: true,
+                write: beyond_dram(&WRITES, |_| 0.0),
+                unit_read_ns: read_ns,
+                unit_write_ns: write_ns,
+            },
+            Whole::Dram => Extra {
+                read: std::array::from_fn(|at| {
+                    let (bytes, read_ns, _) = DRAM_RANDOM_NS[ROWS.start + at];
+                    (bytes as u64, read_ns)
+                }),
+                has_buffer: false,
+                ..Extra::none()
+            },
+        }
     }
 
     fn none() -> Extra {
@@ -111,6 +146,7 @@ impl Extra {
         Extra {
             read: free,
             buffered_ns: 0.0,
+            has_buffer: true,
             write: free,
             unit_read_ns: 0.0,
             unit_write_ns: 0.0,
@@ -156,18 +192,17 @@ fn between(points: &ByBytes, bytes: u64) -> f64 {
 #[derive(Debug)]
 pub(super) struct Device {
     extra: Extra,
-    /// When it will have read and written all that it was asked for, in nanoseconds.
-    read_by: AtomicU64,
-    written_by: AtomicU64,
+    reads: Queue,
+    writes: Queue,
 }
 
 impl Device {
-    /// An idle one.
-    pub(super) fn new(extra: Extra) -> Device {
+    /// An idle one, with a queue for each direction.
+    pub(super) fn new(extra: Extra, queue: fn() -> Queue) -> Device {
         Device {
             extra,
-            read_by: AtomicU64::new(0),
-            written_by: AtomicU64::new(0),
+            reads: queue(),
+            writes: queue(),
         }
     }
 
@@ -175,14 +210,6 @@ impl Device {
     pub(super) fn extra(&self) -> &Extra {
         &self.extra
     }
-}
-
-/// Takes `ns` of a device that is busy until `by`; when that will be over.
-fn reserve(by: &AtomicU64, now: u64, ns: f64) -> u64 {
-    let after = |by: u64| by.max(now) + ns as u64;
-    let before = by.fetch_update(Relaxed, Relaxed, |by| Some(after(by)));
-    // The update always gives a value.
-    after(before.unwrap_or(now))
 }
 
 /// What one thread has near: lines in its part of the processor's caches, lines on their way,
@@ -266,7 +293,12 @@ impl Near {
 
     /// Brings all lines of `[first, end)` near, and tells which were not.
     #[inline]
-    fn bring(&mut self, first: u64, end: u64, mut each: impl FnMut(u64)) -> Missing {
+    fn bring(
+        &mut self,
+        device: &Device,
+        (first, end): (u64, u64),
+        mut each: impl FnMut(u64),
+    ) -> Missing {
         let mut missing = Missing::default();
         for unit in first / UNIT_LINES..end.div_ceil(UNIT_LINES) {
             let begin = unit * UNIT_LINES;
@@ -280,7 +312,7 @@ impl Near {
                 each(begin + u64::from(lines.trailing_zeros()));
                 lines &= lines - 1;
             }
-            match self.buffer(unit) {
+            match device.extra.has_buffer && self.buffer(unit) {
                 true => missing.buffered += count,
                 false => {
                     missing.lines += count;
@@ -313,7 +345,7 @@ impl Near {
             return by;
         }
         let busy = missing.units as f64 * extra.unit_read_ns;
-        by.max(reserve(&device.read_by, now, busy))
+        by.max(device.reads.reserve(now, busy))
     }
 
     /// Reads the lines `[first, end)`; until when that takes longer than on DRAM. `now` is asked
@@ -333,12 +365,12 @@ impl Near {
         self.recent[place] = (first, end);
         if device.extra.is_none() {
             // Who waits spends the time that it takes to look at the clock in waiting.
-            self.bring(first, end, |_| ());
+            self.bring(device, (first, end), |_| ());
             return None;
         }
         // From the first line that is missing on, the model's own time is part of the wait.
         let mut begin = None;
-        let missing = self.bring(first, end, |_| {
+        let missing = self.bring(device, (first, end), |_| {
             begin.get_or_insert_with(&now);
         });
         if begin.is_none() && self.landed_by == 0 {
@@ -375,7 +407,7 @@ impl Near {
     ) {
         let mut lines = [0; IN_FLIGHT];
         let mut count = 0;
-        let missing = self.bring(first, end, |line| {
+        let missing = self.bring(device, (first, end), |line| {
             lines[count % IN_FLIGHT] = line;
             count += 1;
         });
@@ -400,7 +432,7 @@ impl Near {
         }
         let busy = missing.units as f64 * device.extra.unit_read_ns;
         if busy > 0.0 {
-            self.landed_by = self.landed_by.max(reserve(&device.read_by, now, busy));
+            self.landed_by = self.landed_by.max(device.reads.reserve(now, busy));
         }
     }
 
@@ -431,7 +463,9 @@ impl Near {
             return None;
         }
         let now = now();
-        let written_by = reserve(&device.written_by, now, units as f64 * extra.unit_write_ns);
+        let written_by = device
+            .writes
+            .reserve(now, units as f64 * extra.unit_write_ns);
         let queued = (QUEUED as f64 * extra.unit_write_ns) as u64;
         Some((now + ns as u64).max(written_by.saturating_sub(queued)))
     }
@@ -445,7 +479,10 @@ mod tests {
     const CACHE_LINES: u64 = CACHE_BYTES / LINE;
 
     fn device() -> Device {
-        Device::new(Extra::new(Kind::AepAbove).expect("it has no bounds"))
+        Device::new(
+            Extra::new(Kind::AepAbove).expect("it has no bounds"),
+            Queue::in_order,
+        )
     }
 
     fn read(near: &mut Near, device: &Device, first: u64, lines: u64, now: u64) -> u64 {
@@ -544,7 +581,7 @@ mod tests {
         assert_eq!(fence(&[4]), Some(16));
         assert_eq!(fence(&[5, 5]), Some(16), "a line counts once");
         assert_eq!(fence(&[0, 1, 2, 3]), Some(18));
-        assert_eq!(device.written_by.load(Relaxed), 1000 + 2 * 128, "two units");
+        assert_eq!(device.writes.reserve(0, 0.0), 1000 + 2 * 128, "two units");
     }
 
     #[test]
