@@ -335,6 +335,9 @@ fn journal_told(journal: &Journal, stat: &mut dyn FnMut(&str, &dyn Display)) {
     stat("journal_unsynced_bytes", &figures.unsynced_bytes);
     stat("journal_syncs", &figures.syncs);
     stat("journal_rewrites", &figures.rewrites);
+    if let Some(trouble) = journal.trouble() {
+        stat("journal_trouble", &trouble);
+    }
 }
 
 /// The latencies of a tenant's requests: for each octave in which there are any, named by where it

@@ -3,7 +3,7 @@
 //! What it never does: keep anything, or scale two curves by one measure: each curve reaches its
 //! own highest point, which is written beside it.
 
-use super::figures::{Board, Figures};
+use super::figures::{Board, Figures, Journal};
 use super::state::{History, Point, State};
 use super::view::{self, BAD, FAINT, STRONG};
 use super::words;
@@ -134,13 +134,40 @@ fn holds(of: &Figures) -> impl Iterator<Item = Line<'static>> {
     );
     let items = format!("{} items, {used} of {size}", words::count(of.items as f64));
     let survives = of.durability.as_ref();
-    let survives = survives.map(|durability| survives_told(durability, of.swept));
+    let survives = survives.map(|durability| match &of.journal {
+        Some(_) => survives_told("a power failure", of.swept),
+        None if durability == "warm" => survives_told("a stop", of.swept),
+        None => survives_told("a kill", of.swept),
+    });
     let holds = fact("holds", vec![Span::raw(items)]);
     let survives = survives.map(|told| fact("survives", vec![Span::raw(told)]));
     let ordered = of
         .ordered
         .map(|part| fact("ranges", vec![Span::raw(ordered_told(part))]));
-    std::iter::once(holds).chain(survives).chain(ordered)
+    let journal = of.journal.as_ref().map(journal_told);
+    std::iter::once(holds)
+        .chain(survives)
+        .chain(journal)
+        .chain(ordered)
+}
+
+/// How a tenant's changes get onto the disk.
+fn journal_told(journal: &Journal) -> Line<'static> {
+    if let Some(trouble) = &journal.trouble {
+        return fact("journal", vec![Span::styled(trouble.clone(), BAD)]);
+    }
+    let when = match journal.sync.as_str() {
+        "each" => "each change",
+        _ => "each 100 ms",
+    };
+    // What is wanted least last: a narrow screen has no room for it.
+    let told = format!(
+        "{when}, {} to come, {} syncs/s, {} in all",
+        words::bytes_told(journal.unsynced_bytes),
+        words::count(journal.syncs_per_s),
+        words::bytes_told(journal.size_bytes)
+    );
+    fact("journal", vec![Span::raw(told)])
 }
 
 /// How far the order of a tenant's keys is built.
@@ -152,11 +179,7 @@ fn ordered_told(part: f64) -> String {
 }
 
 /// What a tenant survives, and how far it has looked through what it went on with.
-fn survives_told(durability: &str, swept: Option<f64>) -> String {
-    let what = match durability {
-        "warm" => "a stop",
-        _ => "a kill",
-    };
+fn survives_told(what: &str, swept: Option<f64>) -> String {
     match swept {
         Some(part) if part < 1.0 => format!("{what}; {} % of it rebuilt", words::share(part)),
         _ => what.into(),

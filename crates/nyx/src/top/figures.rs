@@ -69,10 +69,27 @@ pub(crate) struct Figures {
     pub(crate) durability: Option<String>,
     /// The part of what it went on with that was looked at.
     pub(crate) swept: Option<f64>,
+    /// How its changes get onto the disk, where they do.
+    pub(crate) journal: Option<Journal>,
     /// The part of its order of keys that is built, where it has one.
     pub(crate) ordered: Option<f64>,
     /// Items that had to leave.
     pub(crate) evictions_per_s: f64,
+}
+
+/// A tenant's journal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Journal {
+    /// When a change is durable: `100ms` or `each`.
+    pub(crate) sync: String,
+    /// Bytes of its files.
+    pub(crate) size_bytes: u64,
+    /// Bytes of changes that are not durable yet.
+    pub(crate) unsynced_bytes: u64,
+    /// Syncs.
+    pub(crate) syncs_per_s: f64,
+    /// What is wrong with it.
+    pub(crate) trouble: Option<String>,
 }
 
 /// One who hurts a tenant.
@@ -191,6 +208,13 @@ impl Interval<'_> {
             used_bytes: now.total("used_bytes"),
             size_bytes: now.total("size_bytes"),
             durability: word("durability"),
+            journal: word("sync").map(|sync| Journal {
+                sync,
+                size_bytes: now.total("journal_bytes"),
+                unsynced_bytes: now.total("journal_unsynced_bytes"),
+                syncs_per_s: self.per_s("journal_syncs"),
+                trouble: word("journal_trouble"),
+            }),
             ordered: now.number("order_built"),
             swept: now
                 .number("swept_chains")

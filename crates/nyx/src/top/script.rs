@@ -1,5 +1,6 @@
 //! A scripted server for tests: what it would tell at whole seconds. One critical tenant misses its
-//! target, one best-effort tenant is throttled for it, one is limited, one is idle.
+//! target, one best-effort tenant is throttled for it, one is limited and has a journal, one is
+//! idle.
 //!
 //! What it never does: change with the machine or the clock.
 
@@ -92,6 +93,7 @@ fn feed(s: u64) -> Tenant {
         ("get_hits", 70.0),
         ("device_seconds", 0.22),
         ("holds", 12.0),
+        ("journal_syncs", 10.0),
     ];
     let fields = [
         ("items", "512"),
@@ -99,6 +101,10 @@ fn feed(s: u64) -> Tenant {
         ("size_bytes", "67108864"),
         ("limit_device_share", "0.2200"),
         ("promised_device_share", "0.2200"),
+        ("durability", "crash"),
+        ("sync", "100ms"),
+        ("journal_bytes", "8388608"),
+        ("journal_unsynced_bytes", "5120"),
         ("best_effort", "yes"),
         ("held_connections", "2"),
     ];

@@ -137,6 +137,22 @@ fn trouble_is_told_above_the_last_figures() {
 }
 
 #[test]
+fn what_a_tenant_survives_is_told_and_what_is_wrong_with_its_journal() {
+    let mut state = state(3);
+    press(&mut state, KeyCode::Down);
+    assert_shows(&rows(&state, 80, 24), &["each 100 ms, 5.0 KiB to come"]);
+    let frame = rows(&state, 200, 50);
+    assert_shows(&frame, &["survives  a power failure", "10 syncs/s"]);
+    let mut failed = script::sample(4);
+    let feed = failed.tenants.iter_mut().find(|one| one.name == "feed");
+    let feed = feed.expect("it is scripted");
+    feed.set("journal_trouble", "the disk has no room");
+    state.take(Ok(failed));
+    let frame = rows(&state, 80, 24);
+    assert_shows(&frame, &["journal   the disk has no room"]);
+}
+
+#[test]
 fn decisions_can_be_those_of_one_tenant() {
     let mut state = state(3);
     assert_shows(&rows(&state, 80, 24), &["feed relaxed without a limit"]);
