@@ -109,6 +109,17 @@ enum Part {
     Caches,
 }
 
+impl Part {
+    /// As tables have it.
+    fn name(self) -> &'static str {
+        match self {
+            Part::Cost => "cost",
+            Part::Hybrids => "hybrids",
+            Part::Caches => "caches",
+        }
+    }
+}
+
 /// What all parts are run with.
 struct Bench<C> {
     keys: u64,
@@ -185,12 +196,25 @@ fn cost(bench: &Bench<TscClock>, cache_bytes: u64, report: &mut Report) {
     }
 }
 
-/// Whether that part is asked for.
-fn is_asked(args: &Args, part: Part) -> bool {
-    args.only.is_none_or(|only| only == part)
+/// Makes a part, where it is asked for, and tells of it at once: all may take hours.
+fn part(
+    args: &Args,
+    report: &mut Report,
+    part: Part,
+    make: impl FnOnce(&mut Report),
+) -> Result<(), String> {
+    if args.only.is_some_and(|only| only != part) {
+        return Ok(());
+    }
+    make(report);
+    println!("{}", report.text(part.name()));
+    match &args.out {
+        Some(dir) => report.write(dir),
+        None => Ok(()),
+    }
 }
 
-fn emulated(args: &Args) -> Result<Report, String> {
+fn emulated(args: &Args) -> Result<(), String> {
     let clock = TscClock::start();
     let own_ns = dram_ns(&clock).map_err(|error| error.to_string())?;
     let kind = match args.device {
@@ -218,14 +242,13 @@ fn emulated(args: &Args) -> Result<Report, String> {
     let machine = Machine::new(extra, cache_bytes, clock);
     let bench = Bench::new(args, clock, machine, &[1, 2]);
     let mut report = Report::of("emulated");
-    if is_asked(args, Part::Cost) {
-        cost(&bench, cache_bytes, &mut report);
-    }
-    compare(args, &bench, &mut report);
-    Ok(report)
+    part(args, &mut report, Part::Cost, |report| {
+        cost(&bench, cache_bytes, report);
+    })?;
+    compare(args, &bench, report)
 }
 
-fn simulated(args: &Args) -> Result<Report, String> {
+fn simulated(args: &Args) -> Result<(), String> {
     if !nyx_media::observed::IS_ON {
         return Err("--simulated needs `cargo run --features simulate`".to_owned());
     }
@@ -240,29 +263,23 @@ fn simulated(args: &Args) -> Result<Report, String> {
     let machine = Machine::simulated(cache_mib << 20, args.look_ns, clock.clone());
     let bench = Bench::new(args, clock, machine, &[1, 2, 4, 8, 16]);
     bench.clock.tell(bench.machine.clone());
-    let mut report = Report::of("simulated");
-    compare(args, &bench, &mut report);
-    Ok(report)
+    let report = Report::of("simulated");
+    compare(args, &bench, report)
 }
 
-fn compare(args: &Args, bench: &Bench<impl Pace>, report: &mut Report) {
-    if is_asked(args, Part::Hybrids) {
+fn compare(args: &Args, bench: &Bench<impl Pace>, mut report: Report) -> Result<(), String> {
+    part(args, &mut report, Part::Hybrids, |report| {
         hybrids::run(bench, report);
-    }
-    if is_asked(args, Part::Caches) {
+    })?;
+    part(args, &mut report, Part::Caches, |report| {
         caches::run(bench, report);
-    }
+    })
 }
 
 fn run(args: &Args) -> Result<(), String> {
-    let report = match args.simulated {
-        true => simulated(args)?,
-        false => emulated(args)?,
-    };
-    print!("{}", report.text());
-    match &args.out {
-        Some(dir) => report.write(dir),
-        None => Ok(()),
+    match args.simulated {
+        true => simulated(args),
+        false => emulated(args),
     }
 }
 

@@ -97,23 +97,17 @@ impl Report {
         self.told.push(told);
     }
 
-    /// The tables, in Markdown.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        for (part, says) in PAPER {
-            let mut entries = self.entries.iter().filter(|entry| entry.row.part == part);
-            let Some(first) = entries.next() else {
-                continue;
-            };
-            let _ = writeln!(text, "## {part}\n\n{says}\n");
-            text.push_str("| work | keys | threads | candidate | mean ns | P50 | P99 | CPU ns | ");
-            text.push_str("wall ns | hits |\n|---|---|---:|---|---:|---:|---:|---:|---:|---:|\n");
-            for entry in std::iter::once(first).chain(entries) {
-                text.push_str(&entry.line());
-            }
-            text.push('\n');
+    /// The table of a part, and what was told since the last one, in Markdown.
+    pub(crate) fn text(&mut self, part: &str) -> String {
+        let says = PAPER.iter().find(|(name, _)| *name == part);
+        let mut text = format!("## {part}\n\n{}\n\n", says.map_or("", |(_, says)| says));
+        text.push_str("| work | keys | threads | candidate | mean ns | P50 | P99 | CPU ns | ");
+        text.push_str("wall ns | hits |\n|---|---|---:|---|---:|---:|---:|---:|---:|---:|\n");
+        for entry in self.entries.iter().filter(|entry| entry.row.part == part) {
+            text.push_str(&entry.line());
         }
-        for told in &self.told {
+        text.push('\n');
+        for told in self.told.drain(..) {
             let _ = writeln!(text, "* {told}");
         }
         text
