@@ -45,6 +45,8 @@ pub(super) struct Rewrite {
 struct At {
     /// The file that was open at its begin.
     from: u64,
+    /// The journal has the flush that is to come, if there is one.
+    has_flush: bool,
     chain: u64,
 }
 
@@ -103,7 +105,11 @@ impl Journal {
     /// Where a rewriting begins: with the file that is open.
     fn begin_rewrite(&self) -> Option<At> {
         let from = self.lock().open.as_ref()?.number;
-        Some(At { from, chain: 0 })
+        Some(At {
+            from,
+            has_flush: false,
+            chain: 0,
+        })
     }
 
     fn end_rewrite(&self, at: At) {
@@ -191,11 +197,11 @@ impl Store {
         let Some(mut at) = state.take().or_else(|| journal.begin_rewrite()) else {
             return true;
         };
-        if at.chain == 0 {
-            self.tell_flush_to_come(now);
-        }
+        at.has_flush =
+            at.has_flush || journal.has_plenty() && self.tell_flush_to_come(journal, now);
         let end = self.index.chains().min(at.chain + CHAINS_AT_ONCE);
-        while at.chain < end
+        while at.has_flush
+            && at.chain < end
             && journal.has_plenty()
             && self.rewrite_chain(journal, w.worker(), lane, (at.chain, now))
         {
@@ -263,16 +269,21 @@ impl Store {
         true
     }
 
-    /// What the journal is told first of a flush that is to come.
-    fn tell_flush_to_come(&self, now: UnixSeconds) {
+    /// Appends the flush that is to come, if there is one; whether there was room.
+    fn tell_flush_to_come(&self, journal: &Journal, now: UnixSeconds) -> bool {
         // Under the lock no other flush is asked for.
         let _space = self.space.lock();
         let at = self.flush_due();
-        if at != UnixSeconds::NEVER {
-            self.tell_journal(&Change {
-                expiry: Some(at),
-                ..Change::new(Kind::FlushLater, &[], now)
-            });
+        if at == UnixSeconds::NEVER {
+            return true;
         }
+        let change = Change {
+            expiry: Some(at),
+            ..Change::new(Kind::FlushLater, &[], now)
+        };
+        journal
+            .room(change.len())
+            .map(|room| room.write(&change))
+            .is_some()
     }
 }
