@@ -9,9 +9,9 @@ mod rig;
 use nyx_base::UnixSeconds;
 use nyx_media::Media;
 
-use nyx_store::{Replayed, StoreConfig};
+use nyx_store::{Put, PutOutcome, Replayed, Side, StoreConfig};
 use rig::journaled::{config, media, open, replay, rewrite, sweep, sync};
-use rig::{Rig, TENANT};
+use rig::{Rig, TENANT, Worker};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,13 @@ impl Place {
     }
 }
 
+fn append(worker: &mut Worker<'_>, key: &[u8], value: &[u8]) -> PutOutcome {
+    let put = Put::set(key, worker.hash(key), value);
+    let lane = &mut worker.tolls.lane(TENANT);
+    let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
+    store.extend(w, lane, &put, Side::Append, now)
+}
+
 #[test]
 fn a_rewriting_that_waits_for_room_leaves_the_journal_as_it_is() {
     let place = Place::new();
@@ -105,4 +112,70 @@ fn a_rewriting_that_waits_for_room_leaves_the_journal_as_it_is() {
     assert_eq!(worker.get(b"after"), Some(b"1".to_vec()));
     worker.now.0 += 50;
     assert_eq!(worker.get(b"after"), None);
+}
+
+/// Changes a byte of the value of the only record that has this one.
+fn damage(journal: &Path, value: &[u8]) {
+    for entry in fs::read_dir(journal).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let mut bytes = fs::read(&path).expect("a file");
+        let at = bytes.windows(value.len()).position(|some| some == value);
+        if let Some(at) = at {
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).expect("a file");
+        }
+    }
+}
+
+#[test]
+fn behind_damage_what_is_set_can_be_appended_to() {
+    let place = Place::new();
+    {
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        worker.store(b"before", b"1");
+        worker.store(b"lost", b"damaged");
+        worker.store(b"behind", b"1");
+        append(&mut worker, b"before", b"2");
+        append(&mut worker, b"behind", b"2");
+        sync(&worker);
+    }
+    damage(&place.journal(), b"damaged");
+    let (found, replayed) = place.recovered([b"before", b"lost", b"behind"]);
+    assert_eq!(replayed.damaged, 1);
+    // What the first was appended to may have been another one.
+    assert_eq!(found, [None, None, Some(b"12".to_vec())]);
+}
+
+#[test]
+fn a_journal_that_was_damaged_is_written_anew() {
+    let place = Place::new();
+    {
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        worker.store(b"key", b"1");
+        worker.store(b"lost", b"damaged");
+        sync(&worker);
+    }
+    damage(&place.journal(), b"damaged");
+    place.lose_image();
+    {
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        assert_eq!(replay(&mut worker).damaged, 1);
+        assert!(rig.store.is_rewriting());
+    }
+    {
+        // Killed before that came to its end.
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        sweep(&mut worker);
+        assert!(rig.store.is_rewriting());
+        rewrite(&mut worker);
+        sync(&worker);
+        append(&mut worker, b"key", b"2");
+        sync(&worker);
+    }
+    let (found, replayed) = place.recovered([b"key"]);
+    assert_eq!((found, replayed.damaged), ([Some(b"12".to_vec())], 0));
 }

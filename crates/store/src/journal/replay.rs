@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Release;
 
@@ -70,6 +71,8 @@ impl Store {
                 w,
                 lane,
                 flush_at: None,
+                damaged: 0,
+                bases: BTreeSet::new(),
             };
             let mut each = |change: &Change<'_>, read: &mut Replayed| {
                 replay.make(change, read);
@@ -87,7 +90,12 @@ impl Store {
             w.seal_all(&self.items, &self.space, |_| true);
             let number = journal.end_at(files, last)?.unwrap_or(newest);
             journal.begin(number + 1, kept.numbered())?;
-            kept.journal_is_whole().store(1, Release);
+            // What is damaged stays so until all is written anew.
+            let is_whole = done.damaged == 0;
+            kept.journal_is_whole().store(u64::from(is_whole), Release);
+            if !is_whole {
+                journal.want_rewrite();
+            }
             kept.in_use()?;
         }
         if flush {
@@ -110,6 +118,10 @@ struct Replay<'r, 'l> {
     lane: &'r mut Lane<'l>,
     /// When all is to be flushed that there is then.
     flush_at: Option<UnixSeconds>,
+    /// Places at which something was lost so far, and the hashes of the keys that were set behind
+    /// the last of them.
+    damaged: u64,
+    bases: BTreeSet<u64>,
 }
 
 impl Replay<'_, '_> {
@@ -118,10 +130,19 @@ impl Replay<'_, '_> {
     fn make(&mut self, change: &Change<'_>, read: &mut Replayed) {
         let (store, now) = (self.store, change.at);
         let (key, hash) = (change.key, store.hash(change.key));
-        // Behind what is lost nobody knows what something was added to.
-        let has_base = read.damaged == 0;
+        // Behind what is lost nobody knows what something was added to, unless that is there too.
+        if self.damaged != read.damaged {
+            self.damaged = read.damaged;
+            self.bases.clear();
+        }
+        let has_base = self.damaged == 0 || self.bases.contains(&hash.0);
         let made = match change.kind {
-            Kind::Set => self.set(change, read),
+            Kind::Set => {
+                if self.damaged > 0 {
+                    self.bases.insert(hash.0);
+                }
+                self.set(change, read)
+            }
             Kind::Delete => false,
             Kind::Touch => {
                 let expiry = change.expiry.unwrap_or(UnixSeconds::NEVER);
