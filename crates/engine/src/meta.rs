@@ -293,6 +293,10 @@ impl<'e> Cx<'e, '_> {
     fn clear_value(&mut self, meta: &MetaDelete<'_>, key: &[u8], hash: KeyHash) -> DeleteOutcome {
         loop {
             let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+                // The journal may have an item that was evicted since.
+                if meta.cas().is_none() {
+                    self.remove(key, hash, Condition::Absent);
+                }
                 return DeleteOutcome::NotFound;
             };
             let seen = item.cas(&mut self.lane);
@@ -309,8 +313,7 @@ impl<'e> Cx<'e, '_> {
             };
             match self.put(&put) {
                 // Somebody changed it meanwhile: look again.
-                PutOutcome::Exists => {}
-                PutOutcome::NotFound => return DeleteOutcome::NotFound,
+                PutOutcome::Exists | PutOutcome::NotFound => {}
                 _ => return DeleteOutcome::Deleted,
             }
         }

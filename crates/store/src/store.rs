@@ -338,7 +338,8 @@ impl Store {
         self.publish(w, lane, &news, &appended, now)
     }
 
-    /// Removes an item. Conditions other than `CasIs` mean `Always`.
+    /// Removes an item; with `Absent` only what has ended, and the journal is told that there is
+    /// none (`Exists` where there is). Conditions other than that and `CasIs` mean `Always`.
     pub fn delete(
         &self,
         w: &mut Writer,
@@ -360,7 +361,12 @@ impl Store {
         };
         let ended = self.is_ended(&found.header, found.place, now)
             || !whole && !self.is_whole(lane, hash, found);
-        if !ended && matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
+        let must_stay = match condition {
+            Condition::CasIs(cas) => cas != self.cas(found),
+            Condition::Absent => true,
+            _ => false,
+        };
+        if must_stay && !ended {
             return DeleteOutcome::Exists;
         }
         self.intend(w.worker(), hash);

@@ -9,8 +9,10 @@ mod rig;
 use nyx_base::UnixSeconds;
 use nyx_media::Media;
 
-use nyx_store::{Put, PutOutcome, Replayed, Side, StoreConfig};
-use rig::journaled::{config, media, open, replay, rewrite, sweep, sync};
+use nyx_store::{
+    Condition, DeleteOutcome, Invalidation, Put, PutOutcome, Replayed, Side, StoreConfig,
+};
+use rig::journaled::{config, media, open, replay, rewrite, sweep, sync, sync_if_needed};
 use rig::{Rig, TENANT, Worker};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -178,4 +180,55 @@ fn a_journal_that_was_damaged_is_written_anew() {
     }
     let (found, replayed) = place.recovered([b"key"]);
     assert_eq!((found, replayed.damaged), ([Some(b"12".to_vec())], 0));
+}
+
+/// Whether there is an item, without a use that would keep it.
+fn is_there(worker: &mut Worker<'_>, key: &[u8]) -> bool {
+    let hash = worker.hash(key);
+    let lane = &mut worker.tolls.lane(TENANT);
+    worker.store.get(lane, key, hash, worker.now).is_some()
+}
+
+#[test]
+fn what_was_evicted_and_then_made_to_end_does_not_come_back() {
+    let place = Place::new();
+    let keys = [b"invalid".as_slice(), b"touched", b"cleared", b"evicted"];
+    {
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        for key in keys {
+            worker.store(key, b"old");
+        }
+        let mut number = 0u32;
+        while keys.iter().any(|key| is_there(&mut worker, key)) {
+            sync_if_needed(&worker);
+            worker.enter();
+            worker.store(&number.to_le_bytes(), &[0; 20_000]);
+            number += 1;
+        }
+        let hashes = keys.map(|key| worker.hash(key));
+        let lane = &mut worker.tolls.lane(TENANT);
+        let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
+        let asked = Invalidation {
+            key: keys[0],
+            hash: hashes[0],
+            condition: Condition::Always,
+            expiry: None,
+            cas: None,
+        };
+        let outcome = store.invalidate(w, lane, &asked, now);
+        assert_eq!(outcome, DeleteOutcome::NotFound);
+        assert!(!store.touch(w, lane, keys[1], hashes[1], now, now));
+        let outcome = store.delete(w, lane, keys[2], hashes[2], Condition::Absent, now);
+        assert_eq!(outcome, DeleteOutcome::NotFound);
+        sync(&worker);
+    }
+    // With more room, so that nothing is evicted again.
+    let larger = Place {
+        size: 4 * SIZE,
+        media: media(4 * SIZE),
+        ..place
+    };
+    let (found, _) = larger.recovered(keys);
+    assert_eq!(found, [None, None, None, Some(b"old".to_vec())]);
 }
