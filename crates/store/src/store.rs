@@ -182,9 +182,7 @@ impl Store {
             return Ok(());
         };
         let found = kept.beginning().is_found();
-        let image = (found, kept.numbered());
-        let (journal, start, seq) =
-            Journal::open(&self.config, journaling, kept.image_id(), image)?;
+        let (journal, start, seq) = Journal::open(&self.config, journaling, kept)?;
         self.space.lock().begin_above(seq);
         let mut first = First::default();
         match start {
@@ -197,15 +195,11 @@ impl Store {
                 }
             }
             Start::Anew => {
-                kept.journal_is_whole().store(0, Release);
                 kept.flush_told();
                 kept.forget_intents();
                 journal.want_rewrite();
             }
-            Start::GoOn => {
-                kept.journal_is_whole().store(1, Release);
-                kept.in_use()?;
-            }
+            Start::GoOn => kept.in_use()?,
         }
         journal.wait_for_replay(first.is_any());
         self.first = Mutex::new(first);

@@ -8,7 +8,7 @@ mod rig;
 
 use nyx_base::UnixSeconds;
 use nyx_media::Media;
-
+use nyx_media::log::observe_syncs;
 use nyx_store::{
     Condition, DeleteOutcome, Invalidation, Put, PutOutcome, Replayed, Side, StoreConfig,
 };
@@ -231,4 +231,54 @@ fn what_was_evicted_and_then_made_to_end_does_not_come_back() {
     };
     let (found, _) = larger.recovered(keys);
     assert_eq!(found, [None, None, None, Some(b"old".to_vec())]);
+}
+
+/// What there is in a directory, and in the one in it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("a type").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).expect("a file")),
+        }
+    }
+}
+
+#[test]
+fn a_kill_while_a_journal_begins_anew_leaves_it_to_be_written() {
+    let place = Place::new();
+    let set = |config: StoreConfig, value: &[u8]| {
+        let rig = open(&place.media, config);
+        let mut worker = rig.worker(0);
+        worker.store(b"key", value);
+    };
+    set(place.config(), b"1");
+    set(place.without_journal(), b"2");
+    let killed = Place {
+        media: place.media.clone(),
+        ..Place::new()
+    };
+    let (from, to) = (
+        place.directory.path().to_owned(),
+        killed.directory.path().to_owned(),
+    );
+    observe_syncs(Some(Box::new(move |_| copy(&from, &to))));
+    drop(place.open());
+    observe_syncs(None);
+    {
+        let rig = killed.open();
+        let mut worker = rig.worker(0);
+        assert!(!rig.store.is_to_replay());
+        sweep(&mut worker);
+        assert!(
+            rig.store.is_rewriting(),
+            "the journal has none of the image"
+        );
+        rewrite(&mut worker);
+        sync(&worker);
+    }
+    let (found, _) = killed.recovered([b"key"]);
+    assert_eq!(found, [Some(b"2".to_vec())]);
 }

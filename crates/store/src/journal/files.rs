@@ -7,13 +7,14 @@ use super::{END, FILE_BYTES_MAX, FILE_BYTES_MIN, FILE_ONE_IN, FOLLOWS_WHOLE};
 use super::{Journal, Open, TAIL, Tail};
 use super::{RECORDS_BETWEEN, SEQ, SEQ_INVERSE};
 use crate::config::{Journaling, StoreConfig, StoreError};
+use crate::kept::Kept;
 use crate::request::KEY_LEN_MAX;
 use crate::segment::SEQ_MAX;
 use nyx_media::{LogBytes, LogFile, MediaError};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The layout of a journal's records.
 const FORMAT: u32 = 1;
@@ -237,15 +238,15 @@ pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
 }
 
 impl Journal {
-    /// The journal of a tenant whose image has this id, and was found whole or not; the image
-    /// keeps the number of its newest file in `numbered`. Also the sequence number that the store
-    /// is to begin above, where it begins anew.
+    /// The journal of a tenant with this image. Also the sequence number that the store is to begin
+    /// above, where it begins anew.
     pub(crate) fn open(
         config: &StoreConfig,
         journaling: &Journaling,
-        image_id: [u8; 16],
-        (found, numbered): (bool, &AtomicU64),
+        kept: &Kept,
     ) -> Result<(Journal, Start, u64), StoreError> {
+        let (image_id, numbered) = (kept.image_id(), kept.numbered());
+        let found = kept.beginning().is_found();
         let name = &journaling.name;
         make_dir(&journaling.dir)?;
         let mut files = find(&journaling.dir, Some(name))?;
@@ -266,6 +267,8 @@ impl Journal {
             _ => {
                 remove(&journaling.dir, files.iter().map(|one| one.path.as_path()))?;
                 let newest = files.last().map_or(0, |last| last.number);
+                // Before there is a file: whoever finds it after a kill goes on with it.
+                kept.journal_is_whole().store(u64::from(!found), Release);
                 journal.begin(was.max(newest) + 1, numbered)?;
                 if found { Start::Anew } else { Start::GoOn }
             }
