@@ -116,7 +116,11 @@ impl Engine {
         let Some(journal) = self.journal(tenant) else {
             return;
         };
-        let upto = journal.appended();
+        // What was changed while it failed has no record.
+        let upto = match journal.has_failed() {
+            true => u64::MAX,
+            false => journal.appended(),
+        };
         if journal.sync_mode() == SyncMode::Each && upto > journal.durable() {
             session.owes.retain(|owed| owed.tenant != tenant);
             session.owes.push(Owed { tenant, upto });

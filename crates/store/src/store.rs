@@ -730,16 +730,19 @@ impl Store {
         published
     }
 
-    /// Appends what was published to the journal; but not behind a flush that it is older than.
+    /// Appends what was published to the journal. What is older than a flush that is to be appended
+    /// has ended, and so has what it replaced: that is told instead, because whoever made the
+    /// change may be answered before the flush is durable.
     fn journalize(&self, room: Room<'_>, change: &Change<'_>, appended: &Appended, stale: bool) {
         let segment = self.items.segment_of(appended.place);
         // The mark is set before the flush is appended, and this is asked with the journal's lock.
-        if self.items.segments.at(segment).seq() < self.flush_mark() {
-            return;
-        }
-        room.write(&Change {
-            stale: change.stale || stale,
-            ..*change
+        let has_ended = self.items.segments.at(segment).seq() < self.flush_mark();
+        room.write(&match has_ended {
+            true => Change::new(Kind::Delete, change.key, change.at),
+            false => Change {
+                stale: change.stale || stale,
+                ..*change
+            },
         });
     }
 

@@ -456,7 +456,7 @@ impl Open {
 }
 
 impl Room<'_> {
-    /// Appends a change, whose record is as long as was asked for.
+    /// Appends a change, whose record is no longer than was asked for.
     #[inline]
     pub(crate) fn write(self, change: &Change<'_>) {
         let len = change.len();
