@@ -314,7 +314,9 @@ impl<'e> Cx<'e, '_> {
             match self.put(&put) {
                 // Somebody changed it meanwhile: look again.
                 PutOutcome::Exists | PutOutcome::NotFound => {}
-                _ => return DeleteOutcome::Deleted,
+                PutOutcome::Stored { .. } => return DeleteOutcome::Deleted,
+                // There is no room for it, and with its value it must not stay.
+                _ => return self.remove(key, hash, Self::condition(meta.cas())),
             }
         }
     }

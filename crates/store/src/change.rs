@@ -101,8 +101,9 @@ impl Store {
         }
     }
 
-    /// Gives an item a new end; one that has come removes it. False where there is no such item (or no room to write it again:
-    /// items get room for an expiry only when they need it).
+    /// Gives an item a new end; one that has come removes it. False where there is no such item, or
+    /// none any longer: one for which there is no room to write it again goes (items get room for
+    /// an expiry only when they need it).
     pub fn touch(
         &self,
         w: &mut Writer,
@@ -143,8 +144,14 @@ impl Store {
             cas: None,
             add: None,
         };
-        let outcome = self.write_again(w, lane, (key, hash), Condition::Always, &change, now);
-        matches!(outcome, PutOutcome::Stored { .. })
+        match self.write_again(w, lane, (key, hash), Condition::Always, &change, now) {
+            PutOutcome::Stored { .. } => true,
+            PutOutcome::OutOfMemory | PutOutcome::TooLarge => {
+                self.delete(w, lane, key, hash, Condition::Always, now);
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Writes an item again with a change. `NotFound` where there is none.

@@ -282,3 +282,25 @@ fn a_kill_while_a_journal_begins_anew_leaves_it_to_be_written() {
     let (found, _) = killed.recovered([b"key"]);
     assert_eq!(found, [Some(b"2".to_vec())]);
 }
+
+#[test]
+fn a_touch_for_which_there_is_no_room_removes_its_item() {
+    let place = Place::new();
+    let rig = place.open();
+    let mut worker = rig.worker(0);
+    worker.store(b"key", b"1");
+    // Nobody syncs, so that there is no next file.
+    for _ in 0..20_000 {
+        worker.set(b"other", b"");
+    }
+    let expiry = UnixSeconds(worker.now.0 + 50);
+    let hash = worker.hash(b"key");
+    let lane = &mut worker.tolls.lane(TENANT);
+    let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
+    assert!(!store.touch(w, lane, b"key", hash, expiry, now));
+    assert!(!is_there(&mut worker, b"key"), "with its old end");
+    sync(&worker);
+    drop(worker);
+    drop(rig);
+    assert_eq!(place.recovered([b"key"]).0, [None]);
+}
