@@ -15,6 +15,7 @@ use nyx_store::{
 use rig::journaled::{config, media, open, replay, rewrite, sweep, sync, sync_if_needed};
 use rig::{Rig, TENANT, Worker};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
@@ -47,6 +48,10 @@ impl Place {
         without
     }
 
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
     fn journal(&self) -> PathBuf {
         self.directory.path().join("journal")
     }
@@ -57,7 +62,7 @@ impl Place {
 
     /// What a power failure leaves is the journal.
     fn lose_image(&self) {
-        fs::remove_file(self.directory.path().join("image")).expect("the image");
+        fs::remove_file(self.image()).expect("the image");
     }
 
     /// The values of some keys when the image was lost, and what was read.
@@ -303,4 +308,43 @@ fn a_touch_for_which_there_is_no_room_removes_its_item() {
     drop(worker);
     drop(rig);
     assert_eq!(place.recovered([b"key"]).0, [None]);
+}
+
+#[test]
+fn what_many_workers_were_changing_is_told_however_long_it_is() {
+    let place = Place::new();
+    let keys: Vec<Vec<u8>> = (0..30u8).map(|number| vec![b'k', number]).collect();
+    let hashes: Vec<u64>;
+    {
+        let rig = open(&place.media, place.without_journal());
+        let mut worker = rig.worker(0);
+        for key in &keys {
+            worker.store(key, &[1; 30_000]);
+        }
+        hashes = keys.iter().map(|key| worker.hash(key).0).collect();
+    }
+    drop(place.open());
+    // `docs/format.md`: the journal has all but what is being changed.
+    let image = fs::OpenOptions::new().write(true).open(place.image());
+    let image = image.expect("the image");
+    let intents = hashes.iter().zip(1032..).map(|(&hash, word)| (word, hash));
+    for (word, value) in intents.chain([(3, 1)]) {
+        let written = image.write_all_at(&u64::to_le_bytes(value), 4096 + 8 * word);
+        written.expect("a word");
+    }
+    {
+        let rig = place.open();
+        let mut worker = rig.worker(0);
+        assert!(rig.store.is_to_replay());
+        replay(&mut worker);
+        assert!(!rig.store.is_rewriting());
+        sync(&worker);
+    }
+    place.lose_image();
+    let rig = place.open();
+    let mut worker = rig.worker(0);
+    replay(&mut worker);
+    for key in &keys {
+        assert!(is_there(&mut worker, key), "{key:?}");
+    }
 }

@@ -7,7 +7,8 @@ use super::reading::Reading;
 use super::{Change, Journal, Kind, Replayed};
 use crate::change::Invalidation;
 use crate::config::StoreError;
-use crate::request::{Condition, Put, PutOutcome, Side};
+use crate::kept::Kept;
+use crate::request::{Condition, KeyHash, Put, PutOutcome, Side};
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::UnixSeconds;
@@ -90,26 +91,37 @@ impl Store {
             w.seal_all(&self.items, &self.space, |_| true);
             let number = journal.end_at(files, last)?.unwrap_or(newest);
             journal.begin(number + 1, kept.numbered())?;
-            // What is damaged stays so until all is written anew.
-            let is_whole = done.damaged == 0;
-            kept.journal_is_whole().store(u64::from(is_whole), Release);
-            if !is_whole {
-                journal.want_rewrite();
+            kept.journal_is_whole().store(1, Release);
+            if done.damaged > 0 {
+                want_whole(journal, kept);
             }
             kept.in_use()?;
         }
         if flush {
             journal.append(&Change::new(Kind::Flush, &[], now));
         }
-        for &hash in &again {
+        for hash in again {
             self.approach(hash);
-            self.rewrite_chain(journal, w.worker(), lane, (hash, now));
+            let mut tell = || self.rewrite_key(journal, w.worker(), lane, (KeyHash(hash), now));
+            let is_told = tell() || {
+                journal.prepare_next(kept.numbered());
+                tell()
+            };
+            if !is_told {
+                want_whole(journal, kept);
+            }
         }
         kept.flush_told();
         kept.forget_intents();
         journal.wait_for_replay(false);
         Ok(done)
     }
+}
+
+/// The journal lacks something until all of the tenant is written to it again.
+fn want_whole(journal: &Journal, kept: &Kept) {
+    kept.journal_is_whole().store(0, Release);
+    journal.want_rewrite();
 }
 
 struct Replay<'r, 'l> {

@@ -11,6 +11,7 @@
 
 use super::{Change, FILES_MIN, Journal, Kind, files};
 use crate::config::StoreError;
+use crate::request::KeyHash;
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::{Instant, UnixSeconds, WorkerId};
@@ -216,7 +217,7 @@ impl Store {
     }
 
     /// Appends the items of one chain; whether there was room for all of them.
-    pub(super) fn rewrite_chain(
+    fn rewrite_chain(
         &self,
         journal: &Journal,
         worker: WorkerId,
@@ -227,6 +228,28 @@ impl Store {
         let mut has_room = true;
         guard.each(|place| {
             has_room = has_room && self.rewrite_item(journal, lane, place, now);
+        });
+        has_room
+    }
+
+    /// Appends the item of the key that has this hash, if there is one; whether there was room.
+    pub(super) fn rewrite_key(
+        &self,
+        journal: &Journal,
+        worker: WorkerId,
+        lane: &mut Lane<'_>,
+        (hash, now): (KeyHash, UnixSeconds),
+    ) -> bool {
+        let Some(chunks) = &self.items.chunks else {
+            return true;
+        };
+        let guard = self.index.lock(worker, hash.0);
+        let mut has_room = true;
+        guard.each(|place| {
+            let header = chunks.header(place);
+            if self.hash(chunks.key(place, &header)) == hash {
+                has_room = self.rewrite_item(journal, lane, place, now);
+            }
         });
         has_room
     }
