@@ -11,6 +11,7 @@ use nyx_media::Media;
 use nyx_media::log::observe_syncs;
 use nyx_store::{
     Condition, DeleteOutcome, Invalidation, Put, PutOutcome, Replayed, Side, StoreConfig,
+    forget_journal,
 };
 use rig::journaled::{config, media, open, replay, rewrite, sweep, sync, sync_if_needed};
 use rig::{Rig, TENANT, Worker};
@@ -347,4 +348,19 @@ fn what_many_workers_were_changing_is_told_however_long_it_is() {
     for key in &keys {
         assert!(is_there(&mut worker, key), "{key:?}");
     }
+}
+
+#[test]
+fn a_journal_is_one_servers() {
+    let place = Place::new();
+    let rig = place.open();
+    let mut other = place.config();
+    other.keep.as_mut().expect("it survives").path = place.directory.path().join("other");
+    let refused = Rig::on(place.media.clone(), other.clone()).err();
+    let refused = refused.expect("it is in use").to_string();
+    assert!(refused.contains("journal: in use by another"), "{refused}");
+    assert!(forget_journal(&place.journal()).is_err());
+    assert!(place.journal().exists());
+    drop(rig);
+    assert!(Rig::on(place.media.clone(), other).is_ok());
 }

@@ -11,7 +11,7 @@ use crate::kept::Kept;
 use crate::request::KEY_LEN_MAX;
 use crate::segment::SEQ_MAX;
 use nyx_media::{LogBytes, LogFile, MediaError};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -165,6 +165,23 @@ pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:0DIGITS$}{SUFFIX}"))
 }
 
+/// Keeps others from a journal for as long as this lives.
+fn lock(dir: &Path) -> Result<File, MediaError> {
+    let failed = |source| MediaError::File {
+        path: dir.to_owned(),
+        action: "lock it",
+        source,
+    };
+    let lock = File::open(dir).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(MediaError::InUse {
+            path: dir.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
 /// Makes names durable that came or went.
 pub(super) fn sync_dir(dir: &Path) -> Result<(), MediaError> {
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
@@ -232,6 +249,7 @@ pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
     if !dir.exists() {
         return Ok(false);
     }
+    let _lock = lock(dir)?;
     let files = list(dir)?;
     remove(dir, files.iter().map(|(_, path)| path.as_path()))?;
     Ok(!files.is_empty())
@@ -249,6 +267,7 @@ impl Journal {
         let found = kept.beginning().is_found();
         let name = &journaling.name;
         make_dir(&journaling.dir)?;
+        let lock = lock(&journaling.dir)?;
         let mut files = find(&journaling.dir, Some(name))?;
         // Who made it was cut off: it never had anything.
         while let Some(blank) = files.pop_if(|last| last.is_blank) {
@@ -256,7 +275,7 @@ impl Journal {
         }
         let seq = files.iter().filter_map(Found::seq).max();
         let seq = seq.map_or(0, |seq| seq + SEQ_GAP);
-        let journal = Journal::of(config, journaling, image_id);
+        let journal = Journal::of(config, journaling, image_id, lock);
         let was = numbered.load(Acquire);
         let start = match files.last() {
             Some(_) if !found => Start::Replay(files),
@@ -276,7 +295,12 @@ impl Journal {
         Ok((journal, start, seq))
     }
 
-    fn of(config: &StoreConfig, journaling: &Journaling, image_id: [u8; 16]) -> Journal {
+    fn of(
+        config: &StoreConfig,
+        journaling: &Journaling,
+        image_id: [u8; 16],
+        lock: File,
+    ) -> Journal {
         let small = KEY_LEN_MAX + RECORD_BYTES;
         let last_bytes = usize::from(config.workers) * RECORDS_BETWEEN * small;
         let reserve = config.item_len_max as usize + small + last_bytes;
@@ -291,6 +315,7 @@ impl Journal {
                 name: journaling.name.clone(),
             },
             config: journaling.clone(),
+            _lock: lock,
             file_bytes: file_bytes.next_multiple_of(4096) as usize,
             reserve,
             last_bytes,
