@@ -12,6 +12,7 @@ use crate::request::KEY_LEN_MAX;
 use crate::segment::SEQ_MAX;
 use nyx_media::{LogBytes, LogFile, MediaError};
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -19,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 /// The layout of a journal's records.
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".log";
+/// Behind the name of a journal's directory that is being removed.
+const GONE: &str = ".gone";
 /// Of a file's number in its name.
 const DIGITS: usize = 10;
 /// Sequence numbers that a store may have given since the last sync of its journal.
@@ -156,7 +159,7 @@ impl Found {
 
 /// Whether an error is the system's and not that of a file that is too short.
 fn is_unreadable(error: &MediaError) -> bool {
-    let eof = std::io::ErrorKind::UnexpectedEof;
+    let eof = ErrorKind::UnexpectedEof;
     matches!(error, MediaError::File { source, .. } if source.kind() != eof)
 }
 
@@ -230,7 +233,7 @@ pub(super) fn remove<'p>(
     let mut any = false;
     for path in files {
         match std::fs::remove_file(path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
                 return Err(MediaError::File {
                     path: path.to_owned(),
                     action: "remove it",
@@ -243,15 +246,30 @@ pub(super) fn remove<'p>(
     if any { sync_dir(dir) } else { Ok(()) }
 }
 
-/// Removes the journal in a directory, if there is one: its tenant goes on without, and nobody is
+/// Removes the journal in a directory, and the directory: its tenant goes on without, and nobody is
 /// to find later what was so before. Whether there was one.
 pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
-    if !dir.exists() {
+    let failed = |source| MediaError::File {
+        path: dir.to_owned(),
+        action: "remove it",
+        source,
+    };
+    // What a kill leaves in the middle must not be taken for a journal: it has another name first.
+    let mut gone = dir.as_os_str().to_owned();
+    gone.push(GONE);
+    let remove_gone = || match std::fs::remove_dir_all(&gone) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    };
+    remove_gone()?;
+    if !dir.try_exists().map_err(failed)? {
         return Ok(false);
     }
     let _lock = lock(dir)?;
     let files = list(dir)?;
-    remove(dir, files.iter().map(|(_, path)| path.as_path()))?;
+    std::fs::rename(dir, &gone).map_err(failed)?;
+    sync_dir(above(dir))?;
+    remove_gone()?;
     Ok(!files.is_empty())
 }
 
@@ -417,6 +435,11 @@ fn make_dir(dir: &Path) -> Result<(), MediaError> {
         }
     };
     std::fs::create_dir_all(dir).map_err(failed("make it"))?;
+    sync_dir(above(dir))
+}
+
+/// The directory that a directory is in.
+fn above(dir: &Path) -> &Path {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-    sync_dir(above.unwrap_or(Path::new(".")))
+    above.unwrap_or(Path::new("."))
 }
