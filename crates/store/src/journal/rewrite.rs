@@ -180,10 +180,11 @@ impl Store {
         self.journal.as_deref().is_some_and(wanted) && !self.is_sweeping()
     }
 
-    /// Whether that is not to wait for the tenant's budget: the disk is everybody's.
+    /// Whether that, and the look at what was found, is not to wait for the tenant's budget: the
+    /// disk is everybody's.
     pub fn must_rewrite(&self) -> bool {
-        let is_urgent = |journal: &Journal| journal.rewrite.is_urgent.load(Relaxed);
-        self.journal().is_some_and(is_urgent) && self.is_rewriting()
+        let rewrite = self.journal().map(|journal| &journal.rewrite);
+        rewrite.is_some_and(|it| it.wanted.load(Relaxed) && it.is_urgent.load(Relaxed))
     }
 
     /// Appends the items of some chains to the journal; true where there are more. Bounded work:
