@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::tenant::Tenant;
 use crate::worker::Worker;
 use nyx_base::{Nanos, Now, TenantId, UnixSeconds};
-use nyx_proto::{Out, reply};
+use nyx_proto::{Command, Out, reply};
 use nyx_store::{Journal, Ready, Replayed, SyncMode};
 
 /// How soon a change is tried again for which the journal was not ready.
@@ -82,7 +82,7 @@ impl Engine {
             }
         };
         for &tenant in tenants {
-            if let Some(not_now) = self.not_now(tenant, now, out) {
+            if let Some(not_now) = self.not_now(tenant, &request.command, now, out) {
                 if not_now == Outcome::Done {
                     session.keys_done = 0;
                 }
@@ -97,7 +97,13 @@ impl Engine {
     }
 
     /// What becomes of a change for which its tenant's journal is not ready.
-    fn not_now(&self, tenant: TenantId, now: Now, out: &mut Out) -> Option<Outcome> {
+    fn not_now(
+        &self,
+        tenant: TenantId,
+        command: &Command<'_>,
+        now: Now,
+        out: &mut Out,
+    ) -> Option<Outcome> {
         match self.journal(tenant)?.ready(now.mono) {
             Ready::Yes => None,
             Ready::Soon => Some(Outcome::Held {
@@ -105,7 +111,9 @@ impl Engine {
                 until: now.mono + TRY_AGAIN,
             }),
             Ready::No(why) => {
-                reply::server_error(out, why);
+                if !command.noreply() {
+                    reply::server_error(out, why);
+                }
                 Some(Outcome::Done)
             }
         }
@@ -116,7 +124,11 @@ impl Engine {
         let Some(journal) = self.journal(tenant) else {
             return;
         };
-        let upto = journal.appended();
+        // What was changed while it failed has no record.
+        let upto = match journal.has_failed() {
+            true => u64::MAX,
+            false => journal.appended(),
+        };
         if journal.sync_mode() == SyncMode::Each && upto > journal.durable() {
             session.owes.retain(|owed| owed.tenant != tenant);
             session.owes.push(Owed { tenant, upto });

@@ -62,6 +62,8 @@ pub enum Outcome {
 
 /// How often [`Store::sweep`], [`Store::reorder`] and [`Store::rewrite`] are called at once.
 const STEPS: usize = 8;
+/// How many tenants one turn of housekeeping looks at, until one has more to do.
+const TENANTS: usize = 16;
 
 /// How one step inside a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +92,15 @@ impl Cx<'_, '_> {
     }
 
     /// Takes some steps of background work, if there is any, as long as the tenant may access its
-    /// device; whether there is more.
-    fn while_open(&mut self, mut more: bool, mut step: impl FnMut(&mut Self) -> bool) -> bool {
+    /// device or they are urgent; whether there is more.
+    fn while_open(
+        &mut self,
+        is_urgent: bool,
+        mut more: bool,
+        mut step: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
         for _ in 0..STEPS {
-            if !more || !matches!(self.lane.gate(self.now.mono), Gate::Open) {
+            if !more || !is_urgent && !matches!(self.lane.gate(self.now.mono), Gate::Open) {
                 break;
             }
             more = step(self);
@@ -413,35 +420,42 @@ impl Engine {
         self.cx(worker, tenant, now)
     }
 
-    /// Bounded housekeeping of one worker: frees what has expired, a tenant at a time. True where
-    /// there is more to do at once.
+    /// Bounded housekeeping of one worker: frees what has expired, some tenants at a time. True
+    /// where there is more to do at once.
     pub fn maintain(&self, worker: &mut Worker, now: Now) -> bool {
-        let at = worker.maintained % self.tenants.len().max(1);
-        let Some(tenant) = self.tenants.get(at) else {
-            return false;
-        };
-        let mut cx = self.cx(worker, tenant.id, now);
-        let expires = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
-        // What the sweep reads is the tenant's to pay, and it waits as the tenant does.
-        let sweeps = cx.while_open(cx.store.is_sweeping(), |cx| cx.store.sweep(&mut cx.lane));
-        let orders = cx.while_open(cx.store.is_reordering(), |cx| {
-            cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
-        });
-        let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
-        let rewrites = match cx.store.must_rewrite() {
-            true => cx.store.rewrite(cx.writer, &mut cx.lane, now.unix),
-            false => cx.while_open(cx.store.is_rewriting(), |cx| {
-                cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
-            }),
-        };
-        worker.unfinished |= sweeps || orders || follows || expires || rewrites;
         // Whoever has to wait for its budget holds up nobody else.
-        worker.maintained = at + 1;
+        for tenant in self.tenants.iter().skip(worker.maintained).take(TENANTS) {
+            worker.maintained += 1;
+            let has_more = self.maintain_one(worker, tenant, now);
+            worker.unfinished |= has_more;
+            if has_more {
+                break;
+            }
+        }
         if worker.maintained < self.tenants.len() {
             return true;
         }
         worker.maintained = 0;
         std::mem::take(&mut worker.unfinished)
+    }
+
+    /// The same for one tenant.
+    fn maintain_one(&self, worker: &mut Worker, tenant: &Tenant, now: Now) -> bool {
+        let mut cx = self.cx(worker, tenant.id, now);
+        let expires = cx.store.expire(cx.writer, &mut cx.lane, now.unix);
+        let is_urgent = cx.store.must_rewrite();
+        // What the sweep reads is the tenant's to pay, and it waits as the tenant does.
+        let sweeps = cx.while_open(is_urgent, cx.store.is_sweeping(), |cx| {
+            cx.store.sweep(&mut cx.lane)
+        });
+        let orders = cx.while_open(false, cx.store.is_reordering(), |cx| {
+            cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
+        });
+        let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
+        let rewrites = cx.while_open(is_urgent, cx.store.is_rewriting(), |cx| {
+            cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)
+        });
+        sweeps || orders || follows || expires || rewrites
     }
 }
 

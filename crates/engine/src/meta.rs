@@ -293,6 +293,10 @@ impl<'e> Cx<'e, '_> {
     fn clear_value(&mut self, meta: &MetaDelete<'_>, key: &[u8], hash: KeyHash) -> DeleteOutcome {
         loop {
             let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+                // The journal may have an item that was evicted since.
+                if meta.cas().is_none() {
+                    self.remove(key, hash, Condition::Absent);
+                }
                 return DeleteOutcome::NotFound;
             };
             let seen = item.cas(&mut self.lane);
@@ -309,9 +313,10 @@ impl<'e> Cx<'e, '_> {
             };
             match self.put(&put) {
                 // Somebody changed it meanwhile: look again.
-                PutOutcome::Exists => {}
-                PutOutcome::NotFound => return DeleteOutcome::NotFound,
-                _ => return DeleteOutcome::Deleted,
+                PutOutcome::Exists | PutOutcome::NotFound => {}
+                PutOutcome::Stored { .. } => return DeleteOutcome::Deleted,
+                // There is no room for it, and with its value it must not stay.
+                _ => return self.remove(key, hash, Self::condition(meta.cas())),
             }
         }
     }

@@ -375,3 +375,11 @@ fn a_decision_is_told_to_whom_it_concerns_and_its_reason_to_who_may_know_all() {
     let nothing = "STAT policy talkative\r\nSTAT now_s 2.500000\r\nEND\r\n";
     assert_eq!(other, nothing);
 }
+
+#[test]
+fn housekeeping_is_not_held_up_by_tenants_with_nothing_to_do() {
+    let mut rig = Rig::new((0..40).map(|at| roomy(&format!("t{at}"))).collect());
+    let now = rig.now();
+    let turns = (1..).find(|_| !rig.engine.maintain(&mut rig.worker, now));
+    assert_eq!(turns, Some(3));
+}

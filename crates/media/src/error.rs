@@ -52,10 +52,10 @@ pub enum MediaError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Another process has the file.
-    #[error("{}: in use by another process; one data file serves one server", path.display())]
+    /// Another process has the file, or the directory.
+    #[error("{}: in use by another process; it serves one server", path.display())]
     InUse {
-        /// The file.
+        /// The file or the directory.
         path: PathBuf,
     },
     /// The file does not begin as a Nyx data file does.

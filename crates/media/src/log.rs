@@ -94,22 +94,21 @@ impl LogFile {
         let failed = |action| file_error(path, action);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
-        let file = options.open(path).map_err(failed("create it"))?;
+        let file = Arc::new(options.open(path).map_err(failed("create it"))?);
         let filled = || {
             allocate(&file, path, PAGE_BYTES as u64 + len)?;
             let written = file.write_all_at(&page(about, len), 0);
             written.map_err(failed("write its header"))?;
-            file.sync_all().map_err(failed("sync it"))
+            file.sync_all().map_err(failed("sync it"))?;
+            let whole = PAGE_BYTES + len as usize;
+            Region::of_file(&file, 0, whole, false, false).map_err(failed("map it"))
         };
-        if let Err(error) = filled() {
-            // What failed half-way is ours and empty; left behind, it would look damaged.
+        // What failed half-way is ours and empty; left behind, it would look damaged, and be in the
+        // way of whoever tries again.
+        let region = filled().inspect_err(|_| {
             let _ = std::fs::remove_file(path);
-            return Err(error);
-        }
+        })?;
         synced(path);
-        let file = Arc::new(file);
-        let whole = PAGE_BYTES + len as usize;
-        let region = Region::of_file(&file, 0, whole, false, false).map_err(failed("map it"))?;
         let path = path.to_owned();
         Ok((LogFile { file, path, len }, LogWriter { region }))
     }

@@ -193,6 +193,21 @@ fn a_tenant_without_sync_leaves_its_journal_behind() {
     assert_eq!(set(1), None);
     configure(dir.path(), "crash", "none");
     assert_eq!(set(2), Some(b"1".to_vec()));
+    // Where it cannot be removed, nobody starts: it would be taken for the newest there is.
+    let (journal, gone) = (
+        dir.path().join("first.journal"),
+        dir.path().join("first.journal.gone"),
+    );
+    assert!(!journal.exists());
+    fs::write(&gone, "in the way").expect("a file");
+    let refused = Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_nyx"), "serve", "--config"])
+        .arg(dir.path().join("nyx.toml"))
+        .output()
+        .expect("the binary");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("has no sync, and a journal"), "{said}");
+    fs::remove_file(&gone).expect("a file");
     // Whatever the journal had is older than that.
     configure(dir.path(), "crash", "100ms");
     lose_power(dir.path());

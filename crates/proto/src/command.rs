@@ -140,6 +140,21 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Whether the client wants no answer, and so no error either (`noreply`).
+    pub fn noreply(&self) -> bool {
+        match *self {
+            Command::Store(Store { noreply, .. })
+            | Command::TooLarge(TooLarge { noreply, .. })
+            | Command::Delete { noreply, .. }
+            | Command::Arith { noreply, .. }
+            | Command::Touch { noreply, .. }
+            | Command::FlushAll { noreply, .. }
+            | Command::Verbosity { noreply, .. }
+            | Command::CacheMemlimit { noreply, .. } => noreply,
+            _ => false,
+        }
+    }
+
     /// Whether the key is base64 of the real one (meta flag `b`).
     #[inline]
     pub fn is_base64(&self) -> bool {

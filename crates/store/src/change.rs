@@ -91,12 +91,19 @@ impl Store {
             PutOutcome::Stored { .. } => DeleteOutcome::Deleted,
             PutOutcome::Exists => DeleteOutcome::Exists,
             PutOutcome::OutOfMemory => self.delete(w, lane, key, hash, condition, now),
-            _ => DeleteOutcome::NotFound,
+            _ => {
+                // The journal may have an item that was evicted since.
+                if !matches!(condition, Condition::CasIs(_)) {
+                    self.delete(w, lane, key, hash, Condition::Absent, now);
+                }
+                DeleteOutcome::NotFound
+            }
         }
     }
 
-    /// Gives an item a new end. False where there is no such item (or no room to write it again:
-    /// items get room for an expiry only when they need it).
+    /// Gives an item a new end; one that has come removes it. False where there is no such item, or
+    /// none any longer: one for which there is no room to write it again goes (items get room for
+    /// an expiry only when they need it).
     pub fn touch(
         &self,
         w: &mut Writer,
@@ -106,6 +113,10 @@ impl Store {
         expiry: UnixSeconds,
         now: UnixSeconds,
     ) -> bool {
+        if expiry <= now {
+            let outcome = self.delete(w, lane, key, hash, Condition::Always, now);
+            return outcome == DeleteOutcome::Deleted;
+        }
         self.begin(w, now);
         let whole = self.approach(hash.0);
         let guard = self.index.lock(w.worker(), hash.0);
@@ -133,8 +144,14 @@ impl Store {
             cas: None,
             add: None,
         };
-        let outcome = self.write_again(w, lane, (key, hash), Condition::Always, &change, now);
-        matches!(outcome, PutOutcome::Stored { .. })
+        match self.write_again(w, lane, (key, hash), Condition::Always, &change, now) {
+            PutOutcome::Stored { .. } => true,
+            PutOutcome::OutOfMemory | PutOutcome::TooLarge => {
+                self.delete(w, lane, key, hash, Condition::Always, now);
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Writes an item again with a change. `NotFound` where there is none.

@@ -266,6 +266,7 @@ impl Reclaimer {
         let Some(slot) = guard.find(|place| place == item.place) else {
             return;
         };
+        let ended = ended || store.is_ended(&item.header, item.place, hand.now);
         store.note(hand.worker, item.place);
         store
             .items
@@ -288,7 +289,7 @@ impl Reclaimer {
     }
 
     /// Writes an item again and publishes the copy in its stead. True where that is done, or where
-    /// the item is no longer there; false where there is no room.
+    /// the item is no longer there; false where there is no room, or where it has ended meanwhile.
     fn relocate(
         &mut self,
         hand: &mut Hand<'_, '_>,
@@ -336,6 +337,12 @@ impl Reclaimer {
                 self.writer.take_back(items, &appended);
                 return true;
             };
+            if store.is_ended(&item.header, old, hand.now) {
+                // The copy is younger than the flush that came meanwhile.
+                drop(guard);
+                self.writer.take_back(items, &appended);
+                return false;
+            }
             let state = items.state(hand.lane, old);
             if state.is_cas_seen() && header.cas.is_none() {
                 drop(guard);

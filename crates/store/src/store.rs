@@ -182,9 +182,7 @@ impl Store {
             return Ok(());
         };
         let found = kept.beginning().is_found();
-        let image = (found, kept.numbered());
-        let (journal, start, seq) =
-            Journal::open(&self.config, journaling, kept.image_id(), image)?;
+        let (journal, start, seq) = Journal::open(&self.config, journaling, kept)?;
         self.space.lock().begin_above(seq);
         let mut first = First::default();
         match start {
@@ -197,15 +195,11 @@ impl Store {
                 }
             }
             Start::Anew => {
-                kept.journal_is_whole().store(0, Release);
                 kept.flush_told();
                 kept.forget_intents();
                 journal.want_rewrite();
             }
-            Start::GoOn => {
-                kept.journal_is_whole().store(1, Release);
-                kept.in_use()?;
-            }
+            Start::GoOn => kept.in_use()?,
         }
         journal.wait_for_replay(first.is_any());
         self.first = Mutex::new(first);
@@ -338,7 +332,8 @@ impl Store {
         self.publish(w, lane, &news, &appended, now)
     }
 
-    /// Removes an item. Conditions other than `CasIs` mean `Always`.
+    /// Removes an item; with `Absent` only what has ended, and the journal is told that there is
+    /// none (`Exists` where there is). Conditions other than that and `CasIs` mean `Always`.
     pub fn delete(
         &self,
         w: &mut Writer,
@@ -360,7 +355,12 @@ impl Store {
         };
         let ended = self.is_ended(&found.header, found.place, now)
             || !whole && !self.is_whole(lane, hash, found);
-        if !ended && matches!(condition, Condition::CasIs(cas) if cas != self.cas(found)) {
+        let must_stay = match condition {
+            Condition::CasIs(cas) => cas != self.cas(found),
+            Condition::Absent => true,
+            _ => false,
+        };
+        if must_stay && !ended {
             return DeleteOutcome::Exists;
         }
         self.intend(w.worker(), hash);
@@ -730,16 +730,19 @@ impl Store {
         published
     }
 
-    /// Appends what was published to the journal; but not behind a flush that it is older than.
+    /// Appends what was published to the journal. What is older than a flush that is to be appended
+    /// has ended, and so has what it replaced: that is told instead, because whoever made the
+    /// change may be answered before the flush is durable.
     fn journalize(&self, room: Room<'_>, change: &Change<'_>, appended: &Appended, stale: bool) {
         let segment = self.items.segment_of(appended.place);
         // The mark is set before the flush is appended, and this is asked with the journal's lock.
-        if self.items.segments.at(segment).seq() < self.flush_mark() {
-            return;
-        }
-        room.write(&Change {
-            stale: change.stale || stale,
-            ..*change
+        let has_ended = self.items.segments.at(segment).seq() < self.flush_mark();
+        room.write(&match has_ended {
+            true => Change::new(Kind::Delete, change.key, change.at),
+            false => Change {
+                stale: change.stale || stale,
+                ..*change
+            },
         });
     }
 

@@ -9,12 +9,11 @@ mod rig;
 use nyx_base::{Instant, UnixSeconds};
 use nyx_media::Media;
 use nyx_media::log::observe_syncs;
-use nyx_media::mapped::Mapped;
 use nyx_store::{
-    Beginning, Condition, DeleteOutcome, Durability, Invalidation, Journaling, Keep, Purpose, Put,
-    PutOutcome, Ready, Replayed, Side, StoreConfig, SyncMode,
+    Beginning, Condition, DeleteOutcome, Invalidation, Put, PutOutcome, Ready, Side, StoreConfig,
 };
-use rig::{Rig, TENANT, Worker, small, value_of};
+use rig::journaled::{config, media, open, replay, rewrite, sweep, sync, sync_if_needed};
+use rig::{Rig, TENANT, Worker, value_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +24,6 @@ use std::sync::Arc;
 
 const SECTOR_BYTES: usize = 512;
 const KEYS: u32 = 60;
-const FILE_BYTES: u64 = 300 << 10;
 const SIZE: u64 = 4 << 20;
 
 /// An item as a client sees it.
@@ -39,47 +37,6 @@ struct Seen {
 
 type State = BTreeMap<u32, Seen>;
 type Files = BTreeMap<PathBuf, Vec<u8>>;
-
-fn config(dir: &Path, size: u64) -> StoreConfig {
-    let name = "test".to_owned();
-    StoreConfig {
-        keep: Some(Keep {
-            path: dir.join("image"),
-            name: name.clone(),
-            durability: Durability::Crash,
-            data_id: [7; 16],
-            purpose: Purpose::Serve,
-            journal: Some(Journaling {
-                dir: dir.join("journal"),
-                name,
-                sync: SyncMode::Each,
-                file_bytes: Some(FILE_BYTES),
-            }),
-        }),
-        ..small(size)
-    }
-}
-
-fn media(size: u64) -> Arc<dyn Media> {
-    Arc::new(Mapped::anonymous(size).expect("memory"))
-}
-
-fn open(media: &Arc<dyn Media>, config: StoreConfig) -> Rig {
-    Rig::on(media.clone(), config).expect("a good configuration, image and journal")
-}
-
-fn replay(worker: &mut Worker<'_>) -> Replayed {
-    let lane = &mut worker.tolls.lane(TENANT);
-    let (store, now) = (worker.store, worker.now);
-    let replayed = store.replay(&mut worker.writer, lane, now, &mut |_| {});
-    replayed.expect("a journal that can be read")
-}
-
-fn sync(worker: &Worker<'_>) {
-    let durable = worker.store.sync(Instant(0)).expect("a disk");
-    let journal = worker.store.journal().expect("a journal");
-    assert_eq!((durable, journal.durable()), (journal.appended(), durable));
-}
 
 fn read_all(dir: &Path) -> Files {
     let read = fs::read_dir(dir).expect("a directory");
@@ -404,7 +361,7 @@ fn after_a_power_failure_a_tenant_is_what_it_was_at_a_moment_since_its_last_sync
             let rig = open(&media, config(life.directory.path(), SIZE));
             assert!(!rig.store.is_to_replay());
             let mut worker = rig.worker(0);
-            while worker.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+            sweep(&mut worker);
             life.live(&mut worker, 400);
         }
         observe_syncs(None);
@@ -470,13 +427,6 @@ fn what_was_evicted_does_not_come_back_older_than_it_was() {
     // A client that holds an older unique must not be told that nothing has changed.
     let cas = worker.store(b"new", b"1");
     assert!(cas > last_cas, "{cas} is not above {last_cas}");
-}
-
-fn sync_if_needed(worker: &Worker<'_>) {
-    let journal = worker.store.journal().expect("a journal");
-    while journal.ready(Instant(0)) != Ready::Yes {
-        sync(worker);
-    }
 }
 
 /// Changes some bytes, or cuts the end off.
@@ -602,11 +552,8 @@ fn a_journal_that_an_image_has_outgrown_is_not_used() {
         let mut worker = rig.worker(0);
         assert!(!rig.store.is_to_replay());
         worker.store(b"key", value);
-        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
-        while rig.store.is_rewriting() {
-            let lane = &mut worker.tolls.lane(TENANT);
-            rig.store.rewrite(&mut worker.writer, lane, worker.now);
-        }
+        sweep(&mut worker);
+        rewrite(&mut worker);
         sync_if_any(&worker);
     };
     run(&with, b"1");
@@ -617,12 +564,9 @@ fn a_journal_that_an_image_has_outgrown_is_not_used() {
         assert_eq!(rig.store.beginning(), Some(&Beginning::Killed));
         assert!(rig.store.journal().is_some());
         let mut worker = rig.worker(0);
-        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        sweep(&mut worker);
         assert!(rig.store.is_rewriting());
-        while rig.store.is_rewriting() {
-            let lane = &mut worker.tolls.lane(TENANT);
-            rig.store.rewrite(&mut worker.writer, lane, worker.now);
-        }
+        rewrite(&mut worker);
         sync(&worker);
     }
     fs::remove_file(directory.path().join("image")).expect("the image");
@@ -656,7 +600,12 @@ fn another_tenants_journal_is_refused_and_a_forgotten_one_is_gone() {
     let journal = directory.path().join("journal");
     assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(true));
     assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(false));
-    assert!(read_all(&journal).is_empty());
+    assert!(!journal.exists());
+    // One that a kill left in the middle of that.
+    let gone = directory.path().join("journal.gone");
+    fs::create_dir(&gone).expect("a directory");
+    assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(false));
+    assert!(!gone.exists());
 }
 
 /// A store whose process was killed, at a moment at which a change was in the image and not in the
@@ -816,24 +765,21 @@ fn what_a_new_journal_has_not_yet_is_not_forgotten_at_the_next_start() {
     for round in 0..3 {
         let rig = open(&media, with.clone());
         let mut worker = rig.worker(0);
-        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        sweep(&mut worker);
         assert!(rig.store.is_rewriting(), "round {round}");
         sync(&worker);
     }
     {
         let rig = open(&media, with.clone());
         let mut worker = rig.worker(0);
-        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
-        while rig.store.is_rewriting() {
-            let lane = &mut worker.tolls.lane(TENANT);
-            rig.store.rewrite(&mut worker.writer, lane, worker.now);
-        }
+        sweep(&mut worker);
+        rewrite(&mut worker);
         sync(&worker);
     }
     {
         let rig = open(&media, with.clone());
         let mut worker = rig.worker(0);
-        while rig.store.sweep(&mut worker.tolls.lane(TENANT)) {}
+        sweep(&mut worker);
         assert!(!rig.store.is_rewriting());
     }
     fs::remove_file(directory.path().join("image")).expect("the image");

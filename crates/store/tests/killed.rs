@@ -604,6 +604,8 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
     }
     // The journal has what the image has, and what came after.
     let has: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    drop(worker);
+    drop(rig);
     let rig = copies.open_after_power_failure();
     let mut worker = rig.worker(0);
     let journal: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();

@@ -91,7 +91,7 @@ impl Serving {
                 config.policy.oversubscribe,
             )?);
         }
-        forget_images(config, &config.tenants);
+        forget_images(config, &config.tenants)?;
         warn_of_memory(config);
         let engine = Engine::new(EngineConfig {
             tenants: engine_tenants(config, &config.tenants, &media),
@@ -182,7 +182,7 @@ impl Serving {
         policy: Box<dyn Policy>,
     ) -> Result<(), Failure> {
         let residents = self.engine.tenants().len();
-        forget_images(&self.config, newcomers);
+        forget_images(&self.config, newcomers)?;
         let newcomers = engine_tenants(&self.config, newcomers, &self.media);
         let taken_in = self.engine.take_in(newcomers, policy);
         taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
@@ -243,8 +243,9 @@ fn engine_tenants(
 }
 
 /// Whoever has no durability now goes on without its image, and must not find it as it was later:
-/// what is deleted until then would come back. So with a journal.
-fn forget_images(config: &Config, tenants: &[config::Tenant]) {
+/// what is deleted until then would come back. So with a journal, which is older still where it
+/// stays: no start then.
+fn forget_images(config: &Config, tenants: &[config::Tenant]) -> Result<(), Failure> {
     for tenant in tenants.iter().filter(|one| one.durability.is_none()) {
         let path = tenants::image_of(tenant, &config.server);
         let opened = Image::open(&path);
@@ -260,12 +261,15 @@ fn forget_images(config: &Config, tenants: &[config::Tenant]) {
     for tenant in tenants.iter().filter(|one| one.sync.is_none()) {
         let path = tenants::journal_of(tenant, &config.server);
         let tenant = &tenant.name;
-        match forget_journal(&path) {
-            Ok(false) => {}
-            Ok(true) => tracing::warn!(tenant, "has no sync: its journal was removed"),
-            Err(error) => tracing::warn!(tenant, "has no sync, and a journal: {error}"),
+        let forgotten = forget_journal(&path).map_err(|error| {
+            let message = format!("tenant {tenant:?} has no sync, and a journal: {error}");
+            Failure::new(Exit::Io, message)
+        })?;
+        if forgotten {
+            tracing::warn!(tenant, "has no sync: its journal was removed");
         }
     }
+    Ok(())
 }
 
 /// What is synced there is gone with the machine.

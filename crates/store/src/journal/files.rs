@@ -7,17 +7,21 @@ use super::{END, FILE_BYTES_MAX, FILE_BYTES_MIN, FILE_ONE_IN, FOLLOWS_WHOLE};
 use super::{Journal, Open, TAIL, Tail};
 use super::{RECORDS_BETWEEN, SEQ, SEQ_INVERSE};
 use crate::config::{Journaling, StoreConfig, StoreError};
+use crate::kept::Kept;
 use crate::request::KEY_LEN_MAX;
 use crate::segment::SEQ_MAX;
 use nyx_media::{LogBytes, LogFile, MediaError};
-use std::fs::File;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The layout of a journal's records.
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".log";
+/// Behind the name of a journal's directory that is being removed.
+const GONE: &str = ".gone";
 /// Of a file's number in its name.
 const DIGITS: usize = 10;
 /// Sequence numbers that a store may have given since the last sync of its journal.
@@ -155,13 +159,30 @@ impl Found {
 
 /// Whether an error is the system's and not that of a file that is too short.
 fn is_unreadable(error: &MediaError) -> bool {
-    let eof = std::io::ErrorKind::UnexpectedEof;
+    let eof = ErrorKind::UnexpectedEof;
     matches!(error, MediaError::File { source, .. } if source.kind() != eof)
 }
 
 /// Where the file of a number is.
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:0DIGITS$}{SUFFIX}"))
+}
+
+/// Keeps others from a journal for as long as this lives.
+fn lock(dir: &Path) -> Result<File, MediaError> {
+    let failed = |source| MediaError::File {
+        path: dir.to_owned(),
+        action: "lock it",
+        source,
+    };
+    let lock = File::open(dir).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(MediaError::InUse {
+            path: dir.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
 }
 
 /// Makes names durable that came or went.
@@ -212,7 +233,7 @@ pub(super) fn remove<'p>(
     let mut any = false;
     for path in files {
         match std::fs::remove_file(path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
                 return Err(MediaError::File {
                     path: path.to_owned(),
                     action: "remove it",
@@ -225,29 +246,46 @@ pub(super) fn remove<'p>(
     if any { sync_dir(dir) } else { Ok(()) }
 }
 
-/// Removes the journal in a directory, if there is one: its tenant goes on without, and nobody is
+/// Removes the journal in a directory, and the directory: its tenant goes on without, and nobody is
 /// to find later what was so before. Whether there was one.
 pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
-    if !dir.exists() {
+    let failed = |source| MediaError::File {
+        path: dir.to_owned(),
+        action: "remove it",
+        source,
+    };
+    // What a kill leaves in the middle must not be taken for a journal: it has another name first.
+    let mut gone = dir.as_os_str().to_owned();
+    gone.push(GONE);
+    let remove_gone = || match std::fs::remove_dir_all(&gone) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    };
+    remove_gone()?;
+    if !dir.try_exists().map_err(failed)? {
         return Ok(false);
     }
+    let _lock = lock(dir)?;
     let files = list(dir)?;
-    remove(dir, files.iter().map(|(_, path)| path.as_path()))?;
+    std::fs::rename(dir, &gone).map_err(failed)?;
+    sync_dir(above(dir))?;
+    remove_gone()?;
     Ok(!files.is_empty())
 }
 
 impl Journal {
-    /// The journal of a tenant whose image has this id, and was found whole or not; the image
-    /// keeps the number of its newest file in `numbered`. Also the sequence number that the store
-    /// is to begin above, where it begins anew.
+    /// The journal of a tenant with this image. Also the sequence number that the store is to begin
+    /// above, where it begins anew.
     pub(crate) fn open(
         config: &StoreConfig,
         journaling: &Journaling,
-        image_id: [u8; 16],
-        (found, numbered): (bool, &AtomicU64),
+        kept: &Kept,
     ) -> Result<(Journal, Start, u64), StoreError> {
+        let (image_id, numbered) = (kept.image_id(), kept.numbered());
+        let found = kept.beginning().is_found();
         let name = &journaling.name;
         make_dir(&journaling.dir)?;
+        let lock = lock(&journaling.dir)?;
         let mut files = find(&journaling.dir, Some(name))?;
         // Who made it was cut off: it never had anything.
         while let Some(blank) = files.pop_if(|last| last.is_blank) {
@@ -255,7 +293,7 @@ impl Journal {
         }
         let seq = files.iter().filter_map(Found::seq).max();
         let seq = seq.map_or(0, |seq| seq + SEQ_GAP);
-        let journal = Journal::of(config, journaling, image_id);
+        let journal = Journal::of(config, journaling, image_id, lock);
         let was = numbered.load(Acquire);
         let start = match files.last() {
             Some(_) if !found => Start::Replay(files),
@@ -266,6 +304,8 @@ impl Journal {
             _ => {
                 remove(&journaling.dir, files.iter().map(|one| one.path.as_path()))?;
                 let newest = files.last().map_or(0, |last| last.number);
+                // Before there is a file: whoever finds it after a kill goes on with it.
+                kept.journal_is_whole().store(u64::from(!found), Release);
                 journal.begin(was.max(newest) + 1, numbered)?;
                 if found { Start::Anew } else { Start::GoOn }
             }
@@ -273,7 +313,12 @@ impl Journal {
         Ok((journal, start, seq))
     }
 
-    fn of(config: &StoreConfig, journaling: &Journaling, image_id: [u8; 16]) -> Journal {
+    fn of(
+        config: &StoreConfig,
+        journaling: &Journaling,
+        image_id: [u8; 16],
+        lock: File,
+    ) -> Journal {
         let small = KEY_LEN_MAX + RECORD_BYTES;
         let last_bytes = usize::from(config.workers) * RECORDS_BETWEEN * small;
         let reserve = config.item_len_max as usize + small + last_bytes;
@@ -288,6 +333,7 @@ impl Journal {
                 name: journaling.name.clone(),
             },
             config: journaling.clone(),
+            _lock: lock,
             file_bytes: file_bytes.next_multiple_of(4096) as usize,
             reserve,
             last_bytes,
@@ -389,6 +435,11 @@ fn make_dir(dir: &Path) -> Result<(), MediaError> {
         }
     };
     std::fs::create_dir_all(dir).map_err(failed("make it"))?;
+    sync_dir(above(dir))
+}
+
+/// The directory that a directory is in.
+fn above(dir: &Path) -> &Path {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-    sync_dir(above.unwrap_or(Path::new(".")))
+    above.unwrap_or(Path::new("."))
 }

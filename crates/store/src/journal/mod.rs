@@ -40,6 +40,7 @@ use nyx_base::{Instant, Nanos};
 use nyx_media::{LogFile, LogWriter, MediaError};
 use rewrite::Rewrite;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
@@ -77,6 +78,8 @@ const SYNC_TOO_LONG: Nanos = Nanos::from_secs(1);
 #[derive(Debug)]
 pub struct Journal {
     config: Journaling,
+    /// Keeps others from its directory.
+    _lock: File,
     about: About,
     /// Bytes of a file.
     file_bytes: usize,
@@ -456,7 +459,7 @@ impl Open {
 }
 
 impl Room<'_> {
-    /// Appends a change, whose record is as long as was asked for.
+    /// Appends a change, whose record is no longer than was asked for.
     #[inline]
     pub(crate) fn write(self, change: &Change<'_>) {
         let len = change.len();

@@ -7,11 +7,13 @@ use super::reading::Reading;
 use super::{Change, Journal, Kind, Replayed};
 use crate::change::Invalidation;
 use crate::config::StoreError;
-use crate::request::{Condition, Put, PutOutcome, Side};
+use crate::kept::Kept;
+use crate::request::{Condition, KeyHash, Put, PutOutcome, Side};
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::UnixSeconds;
 use nyx_gate::Lane;
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Release;
 
@@ -70,6 +72,8 @@ impl Store {
                 w,
                 lane,
                 flush_at: None,
+                damaged: 0,
+                bases: BTreeSet::new(),
             };
             let mut each = |change: &Change<'_>, read: &mut Replayed| {
                 replay.make(change, read);
@@ -88,14 +92,24 @@ impl Store {
             let number = journal.end_at(files, last)?.unwrap_or(newest);
             journal.begin(number + 1, kept.numbered())?;
             kept.journal_is_whole().store(1, Release);
+            if done.damaged > 0 {
+                want_whole(journal, kept);
+            }
             kept.in_use()?;
         }
         if flush {
             journal.append(&Change::new(Kind::Flush, &[], now));
         }
-        for &hash in &again {
+        for hash in again {
             self.approach(hash);
-            self.rewrite_chain(journal, w.worker(), lane, (hash, now));
+            let mut tell = || self.rewrite_key(journal, w.worker(), lane, (KeyHash(hash), now));
+            let is_told = tell() || {
+                journal.prepare_next(kept.numbered());
+                tell()
+            };
+            if !is_told {
+                want_whole(journal, kept);
+            }
         }
         kept.flush_told();
         kept.forget_intents();
@@ -104,12 +118,22 @@ impl Store {
     }
 }
 
+/// The journal lacks something until all of the tenant is written to it again.
+fn want_whole(journal: &Journal, kept: &Kept) {
+    kept.journal_is_whole().store(0, Release);
+    journal.want_rewrite();
+}
+
 struct Replay<'r, 'l> {
     store: &'r Store,
     w: &'r mut Writer,
     lane: &'r mut Lane<'l>,
     /// When all is to be flushed that there is then.
     flush_at: Option<UnixSeconds>,
+    /// Places at which something was lost so far, and the hashes of the keys that were set behind
+    /// the last of them.
+    damaged: u64,
+    bases: BTreeSet<u64>,
 }
 
 impl Replay<'_, '_> {
@@ -118,10 +142,19 @@ impl Replay<'_, '_> {
     fn make(&mut self, change: &Change<'_>, read: &mut Replayed) {
         let (store, now) = (self.store, change.at);
         let (key, hash) = (change.key, store.hash(change.key));
-        // Behind what is lost nobody knows what something was added to.
-        let has_base = read.damaged == 0;
+        // Behind what is lost nobody knows what something was added to, unless that is there too.
+        if self.damaged != read.damaged {
+            self.damaged = read.damaged;
+            self.bases.clear();
+        }
+        let has_base = self.damaged == 0 || self.bases.contains(&hash.0);
         let made = match change.kind {
-            Kind::Set => self.set(change, read),
+            Kind::Set => {
+                if self.damaged > 0 {
+                    self.bases.insert(hash.0);
+                }
+                self.set(change, read)
+            }
             Kind::Delete => false,
             Kind::Touch => {
                 let expiry = change.expiry.unwrap_or(UnixSeconds::NEVER);

@@ -11,6 +11,7 @@
 
 use super::{Change, FILES_MIN, Journal, Kind, files};
 use crate::config::StoreError;
+use crate::request::KeyHash;
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::{Instant, UnixSeconds, WorkerId};
@@ -45,6 +46,8 @@ pub(super) struct Rewrite {
 struct At {
     /// The file that was open at its begin.
     from: u64,
+    /// The journal has the flush that is to come, if there is one.
+    has_flush: bool,
     chain: u64,
 }
 
@@ -103,7 +106,11 @@ impl Journal {
     /// Where a rewriting begins: with the file that is open.
     fn begin_rewrite(&self) -> Option<At> {
         let from = self.lock().open.as_ref()?.number;
-        Some(At { from, chain: 0 })
+        Some(At {
+            from,
+            has_flush: false,
+            chain: 0,
+        })
     }
 
     fn end_rewrite(&self, at: At) {
@@ -173,10 +180,11 @@ impl Store {
         self.journal.as_deref().is_some_and(wanted) && !self.is_sweeping()
     }
 
-    /// Whether that is not to wait for the tenant's budget: the disk is everybody's.
+    /// Whether that, and the look at what was found, is not to wait for the tenant's budget: the
+    /// disk is everybody's.
     pub fn must_rewrite(&self) -> bool {
-        let is_urgent = |journal: &Journal| journal.rewrite.is_urgent.load(Relaxed);
-        self.journal().is_some_and(is_urgent) && self.is_rewriting()
+        let rewrite = self.journal().map(|journal| &journal.rewrite);
+        rewrite.is_some_and(|it| it.wanted.load(Relaxed) && it.is_urgent.load(Relaxed))
     }
 
     /// Appends the items of some chains to the journal; true where there are more. Bounded work:
@@ -191,11 +199,11 @@ impl Store {
         let Some(mut at) = state.take().or_else(|| journal.begin_rewrite()) else {
             return true;
         };
-        if at.chain == 0 {
-            self.tell_flush_to_come(now);
-        }
+        at.has_flush =
+            at.has_flush || journal.has_plenty() && self.tell_flush_to_come(journal, now);
         let end = self.index.chains().min(at.chain + CHAINS_AT_ONCE);
-        while at.chain < end
+        while at.has_flush
+            && at.chain < end
             && journal.has_plenty()
             && self.rewrite_chain(journal, w.worker(), lane, (at.chain, now))
         {
@@ -210,7 +218,7 @@ impl Store {
     }
 
     /// Appends the items of one chain; whether there was room for all of them.
-    pub(super) fn rewrite_chain(
+    fn rewrite_chain(
         &self,
         journal: &Journal,
         worker: WorkerId,
@@ -221,6 +229,28 @@ impl Store {
         let mut has_room = true;
         guard.each(|place| {
             has_room = has_room && self.rewrite_item(journal, lane, place, now);
+        });
+        has_room
+    }
+
+    /// Appends the item of the key that has this hash, if there is one; whether there was room.
+    pub(super) fn rewrite_key(
+        &self,
+        journal: &Journal,
+        worker: WorkerId,
+        lane: &mut Lane<'_>,
+        (hash, now): (KeyHash, UnixSeconds),
+    ) -> bool {
+        let Some(chunks) = &self.items.chunks else {
+            return true;
+        };
+        let guard = self.index.lock(worker, hash.0);
+        let mut has_room = true;
+        guard.each(|place| {
+            let header = chunks.header(place);
+            if self.hash(chunks.key(place, &header)) == hash {
+                has_room = self.rewrite_item(journal, lane, place, now);
+            }
         });
         has_room
     }
@@ -263,16 +293,21 @@ impl Store {
         true
     }
 
-    /// What the journal is told first of a flush that is to come.
-    fn tell_flush_to_come(&self, now: UnixSeconds) {
+    /// Appends the flush that is to come, if there is one; whether there was room.
+    fn tell_flush_to_come(&self, journal: &Journal, now: UnixSeconds) -> bool {
         // Under the lock no other flush is asked for.
         let _space = self.space.lock();
         let at = self.flush_due();
-        if at != UnixSeconds::NEVER {
-            self.tell_journal(&Change {
-                expiry: Some(at),
-                ..Change::new(Kind::FlushLater, &[], now)
-            });
+        if at == UnixSeconds::NEVER {
+            return true;
         }
+        let change = Change {
+            expiry: Some(at),
+            ..Change::new(Kind::FlushLater, &[], now)
+        };
+        journal
+            .room(change.len())
+            .map(|room| room.write(&change))
+            .is_some()
     }
 }

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod journaled;
 pub(crate) mod surviving;
 
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
