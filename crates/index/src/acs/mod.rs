@@ -201,8 +201,13 @@ impl<I: Index> Acs<I> {
 
     /// What counts of what was found in the index after a first look at the set.
     #[inline]
-    fn settle(&self, number: u64, key: u64, first: Look, found: Option<u64>) -> Option<u64> {
-        let set = Set::new(&self.memory, number);
+    fn settle(
+        &self,
+        set: Set<'_>,
+        (key, number): (u64, u64),
+        first: Look,
+        found: Option<u64>,
+    ) -> Option<u64> {
         let look = match first {
             Look::Miss(version) if set.version() != version => set.look(key),
             Look::Busy => set.look(key),
@@ -269,11 +274,12 @@ impl<I: Index> Index for Acs<I> {
             return Ok(None);
         }
         let number = self.number(key);
-        let set = Set::new(&self.memory, number);
-        let mut first = Look::Busy;
+        let mut seen = None;
         let mut known = || {
-            first = set.look(key);
-            match first {
+            let set = Set::new(&self.memory, number);
+            let look = set.look(key);
+            seen = Some((set, look));
+            match look {
                 Look::Hit(_, value) => Some(value),
                 _ => None,
             }
@@ -288,7 +294,8 @@ impl<I: Index> Index for Acs<I> {
                 None => self.index.get(key)?,
             },
         };
-        Ok(self.settle(number, key, first, found))
+        let (set, first) = seen.unwrap_or_else(|| (Set::new(&self.memory, number), Look::Busy));
+        Ok(self.settle(set, (key, number), first, found))
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
