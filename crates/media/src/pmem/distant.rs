@@ -76,11 +76,10 @@ pub struct Machine<C = TscClock> {
 impl<C: Clock> Machine<C> {
     /// With `extra` latency, and `cache_bytes` of the last-level cache for each thread.
     pub fn new(extra: Extra, cache_bytes: u64, clock: C) -> Machine<C> {
-        let none = Extra::new(Kind::None).unwrap_or(extra);
         Machine {
             clock,
             device: Device::new(extra, Queue::in_order),
-            dram: Device::new(none, Queue::in_order),
+            dram: Device::new(Extra::none(), Queue::in_order),
             cache_bytes,
             look_ns: 0,
             id: next_id(),

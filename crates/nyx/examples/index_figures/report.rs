@@ -69,6 +69,9 @@ pub(crate) struct Report {
     evidence: &'static str,
     entries: Vec<Entry>,
     told: Vec<String>,
+    /// So many of that have been printed.
+    #[serde(skip)]
+    printed: usize,
 }
 
 impl Report {
@@ -78,6 +81,7 @@ impl Report {
             evidence,
             entries: Vec::new(),
             told: Vec::new(),
+            printed: 0,
         }
     }
 
@@ -107,9 +111,10 @@ impl Report {
             text.push_str(&entry.line());
         }
         text.push('\n');
-        for told in self.told.drain(..) {
+        for told in &self.told[self.printed..] {
             let _ = writeln!(text, "* {told}");
         }
+        self.printed = self.told.len();
         text
     }
 

@@ -141,7 +141,8 @@ impl Extra {
         }
     }
 
-    fn none() -> Extra {
+    /// Nothing.
+    pub(super) fn none() -> Extra {
         let free = ByBytes::default();
         Extra {
             read: free,
