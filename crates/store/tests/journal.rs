@@ -604,8 +604,16 @@ fn another_tenants_journal_is_refused_and_a_forgotten_one_is_gone() {
     // One that a kill left in the middle of that.
     let gone = directory.path().join("journal.gone");
     fs::create_dir(&gone).expect("a directory");
+    fs::write(gone.join("0000000001.log"), "of a journal").expect("a file");
     assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(false));
     assert!(!gone.exists());
+    // What is not a journal's.
+    fs::create_dir(&journal).expect("a directory");
+    fs::write(journal.join("notes"), "mine").expect("a file");
+    assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(false));
+    fs::write(journal.join("0000000001.log"), "of a journal").expect("a file");
+    assert_eq!(nyx_store::forget_journal(&journal).ok(), Some(true));
+    assert_eq!(fs::read_dir(&gone).expect("it stays").count(), 1);
 }
 
 /// A store whose process was killed, at a moment at which a change was in the image and not in the

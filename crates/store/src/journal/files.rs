@@ -246,8 +246,9 @@ pub(super) fn remove<'p>(
     if any { sync_dir(dir) } else { Ok(()) }
 }
 
-/// Removes the journal in a directory, and the directory: its tenant goes on without, and nobody is
-/// to find later what was so before. Whether there was one.
+/// Removes the journal in a directory, if there is one: its tenant goes on without, and nobody is
+/// to find later what was so before. What else is in the directory stays, under another name.
+/// Whether there was one.
 pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
     let failed = |source| MediaError::File {
         path: dir.to_owned(),
@@ -257,20 +258,35 @@ pub fn forget_journal(dir: &Path) -> Result<bool, StoreError> {
     // What a kill leaves in the middle must not be taken for a journal: it has another name first.
     let mut gone = dir.as_os_str().to_owned();
     gone.push(GONE);
-    let remove_gone = || match std::fs::remove_dir_all(&gone) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
-        _ => Ok(()),
-    };
-    remove_gone()?;
-    if !dir.try_exists().map_err(failed)? {
+    let gone = Path::new(&gone);
+    remove_gone(gone)?;
+    if !dir.try_exists().map_err(failed)? || list(dir)?.is_empty() {
         return Ok(false);
     }
     let _lock = lock(dir)?;
-    let files = list(dir)?;
-    std::fs::rename(dir, &gone).map_err(failed)?;
+    std::fs::rename(dir, gone).map_err(failed)?;
     sync_dir(above(dir))?;
-    remove_gone()?;
-    Ok(!files.is_empty())
+    remove_gone(gone)?;
+    Ok(true)
+}
+
+/// Removes what [`forget_journal`] gave another name.
+fn remove_gone(gone: &Path) -> Result<(), StoreError> {
+    if !gone.exists() {
+        return Ok(());
+    }
+    let files = list(gone)?;
+    remove(gone, files.iter().map(|(_, path)| path.as_path()))?;
+    match std::fs::remove_dir(gone) {
+        Err(source) if source.kind() != ErrorKind::DirectoryNotEmpty => {
+            Err(StoreError::from(MediaError::File {
+                path: gone.to_owned(),
+                action: "remove it",
+                source,
+            }))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Journal {
