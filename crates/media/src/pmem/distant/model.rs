@@ -233,6 +233,12 @@ pub(super) struct Near {
     written: u64,
 }
 
+/// Where a range is kept that was read of late.
+#[inline]
+fn recent_place(first: u64) -> usize {
+    (first ^ (first >> RECENT.ilog2())) as usize % RECENT
+}
+
 /// What tells units of one set apart.
 #[inline]
 fn tag_of(high: u64) -> u16 {
@@ -349,6 +355,12 @@ impl Near {
         by.max(device.reads.reserve(now, busy))
     }
 
+    /// Whether a range was read of late: it is near, and not on its way any more.
+    #[inline]
+    fn is_recent(&self, first: u64, end: u64) -> bool {
+        self.recent[recent_place(first)] == (first, end)
+    }
+
     /// Reads the lines `[first, end)`; until when that takes longer than on DRAM. `now` is asked
     /// only where it matters.
     #[inline]
@@ -359,11 +371,10 @@ impl Near {
         end: u64,
         now: impl Fn() -> u64,
     ) -> Option<u64> {
-        let place = (first ^ (first >> RECENT.ilog2())) as usize % RECENT;
-        if self.recent[place] == (first, end) && self.landed_by == 0 {
+        if self.is_recent(first, end) {
             return None;
         }
-        self.recent[place] = (first, end);
+        self.recent[recent_place(first)] = (first, end);
         if device.extra.is_none() {
             // Who waits spends the time that it takes to look at the clock in waiting.
             self.bring(device, (first, end), |_| ());
@@ -406,6 +417,9 @@ impl Near {
         end: u64,
         now: impl Fn() -> u64,
     ) {
+        if self.is_recent(first, end) {
+            return;
+        }
         let mut lines = [0; IN_FLIGHT];
         let mut count = 0;
         let missing = self.bring(device, (first, end), |line| {
