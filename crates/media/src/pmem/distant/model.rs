@@ -430,6 +430,11 @@ impl Near {
             return;
         }
         let now = now();
+        let busy = missing.units as f64 * device.extra.unit_read_ns;
+        let read_by = match busy > 0.0 {
+            true => device.reads.reserve(now, busy),
+            false => now,
+        };
         // What has to wait for a place waits for the one that is free first.
         for &line in &lines[..count.min(IN_FLIGHT)] {
             let place = self.in_flight.iter_mut().min_by_key(|(_, by)| *by);
@@ -439,15 +444,11 @@ impl Near {
                 units: 0,
                 buffered: u64::from(missing.lines == 0),
             };
-            let by = Near::here_by(device, one, now.max(free));
+            let by = Near::here_by(device, one, now.max(free)).max(read_by);
             if let Some(place) = place {
                 *place = (line, by);
             }
             self.landed_by = self.landed_by.max(by);
-        }
-        let busy = missing.units as f64 * device.extra.unit_read_ns;
-        if busy > 0.0 {
-            self.landed_by = self.landed_by.max(device.reads.reserve(now, busy));
         }
     }
 
@@ -558,21 +559,25 @@ mod tests {
         for &line in &lines {
             near.prefetch(&device, line, line + 1, || 1000);
         }
-        let waits: Vec<u64> = (lines.iter().rev())
+        let waits: Vec<u64> = (lines.iter())
             .map(|&line| read(near, &device, line, 1, 1010))
             .collect();
-        assert_eq!(waits, [151; 8], "none waits for another");
+        assert_eq!(waits[..4], [151; 4], "none waits for another");
+        assert_eq!(
+            waits[7],
+            8 * 36 - 10,
+            "but for the device, which reads a unit in 36 ns"
+        );
         assert_eq!(read(near, &device, lines[0], 1, 1400), 0, "all are here");
     }
 
     #[test]
     fn who_asks_for_too_many_lines_waits_for_a_place() {
         let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
-        for at in 0..=IN_FLIGHT as u64 {
-            near.prefetch(&device, at * 100, at * 100 + 1, || 1000);
-        }
-        let last = IN_FLIGHT as u64 * 100;
-        assert_eq!(read(near, &device, last, 1, 1000), 2 * 161);
+        // Three units, of each of which the device has all at hand after the first line.
+        let last = IN_FLIGHT as u64;
+        (0..=last).for_each(|line| near.prefetch(&device, line, line + 1, || 1000));
+        assert_eq!(read(near, &device, last, 1, 1000), 61 + 161);
     }
 
     #[test]
@@ -583,6 +588,18 @@ mod tests {
             .collect();
         assert_eq!(waits[3], 161, "four units take 146 ns");
         assert_eq!(waits[9], 360, "ten take 36 ns each");
+    }
+
+    #[test]
+    fn so_is_one_that_was_asked_by_many() {
+        let device = device();
+        let wait = |at: u64| {
+            let near = &mut Near::new(CACHE_BYTES);
+            near.prefetch(&device, at * 100, at * 100 + 1, || 1000);
+            read(near, &device, at * 100, 1, 1000)
+        };
+        let waits: Vec<u64> = (0..10).map(wait).collect();
+        assert_eq!((waits[3], waits[9]), (161, 360));
     }
 
     #[test]
