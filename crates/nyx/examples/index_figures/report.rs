@@ -162,10 +162,11 @@ impl Report {
                 (entry.row.candidate.clone(), place as f64, per_second)
             })
             .collect();
-        let places = threads
-            .iter()
-            .map(|threads| format!("{threads} threads"))
-            .collect();
+        let named = |threads: &u16| match threads {
+            1 => "1 thread".to_owned(),
+            _ => format!("{threads} threads"),
+        };
+        let places = threads.iter().map(named).collect();
         let title = "figure 17: million look-ups a second, uniform";
         vec![panel(title, places, lines(points))]
     }
