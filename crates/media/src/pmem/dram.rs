@@ -71,8 +71,7 @@ impl Pmem for Dram {
     #[inline]
     #[cfg(not(any(loom, shuttle)))]
     fn fetch(&self, at: u64, len: usize) {
-        #[cfg(feature = "simulate")]
-        if self.holds(at, len as u64) {
+        if crate::observed::IS_ON && self.holds(at, len as u64) {
             crate::observed::fetch(self.0.words(at, len / super::WORD_BYTES as usize));
         }
         Pmem::fetch(&self.0, at, len);

@@ -30,11 +30,14 @@ pub(crate) type Memory<C> = Distant<Mapped, C>;
 
 /// How time passes for threads that run together.
 pub(crate) trait Pace: Clock + Clone {
+    /// What a thread has while it is one of them.
+    type Running;
+
     /// So many threads are about to begin.
     fn prepare(&self, threads: u16);
 
     /// This is one of them from now on; until what is returned is dropped.
-    fn begin(&self, thread: u16) -> impl Drop;
+    fn begin(&self, thread: u16) -> Self::Running;
 
     /// Waits for all of them.
     fn meet(&self, barrier: &Barrier);
@@ -47,20 +50,13 @@ pub(crate) trait Pace: Clock + Clone {
     fn cpu_ns(&self) -> f64;
 }
 
-/// Nothing is to be done.
-struct Nothing;
-
-impl Drop for Nothing {
-    fn drop(&mut self) {}
-}
-
 /// Real time passes for all alike.
 impl Pace for TscClock {
+    type Running = ();
+
     fn prepare(&self, _: u16) {}
 
-    fn begin(&self, _: u16) -> impl Drop {
-        Nothing
-    }
+    fn begin(&self, _: u16) {}
 
     fn meet(&self, barrier: &Barrier) {
         barrier.wait();

@@ -88,7 +88,7 @@ impl Clock for Virtual {
 }
 
 /// A thread that has its turns until this is dropped.
-struct Running(Virtual);
+pub(crate) struct Running(Virtual);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -101,6 +101,8 @@ impl Drop for Running {
 }
 
 impl Pace for Virtual {
+    type Running = Running;
+
     fn prepare(&self, threads: u16) {
         let mut turns = self.turns();
         turns.past = turns.past.max(NOW.get());
@@ -108,7 +110,7 @@ impl Pace for Virtual {
         turns.running = 0;
     }
 
-    fn begin(&self, thread: u16) -> impl Drop {
+    fn begin(&self, thread: u16) -> Running {
         let turns = self.turns();
         NOW.set(turns.times[usize::from(thread)].unwrap_or(turns.past));
         THREAD.set(thread.into());
