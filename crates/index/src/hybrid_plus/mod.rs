@@ -38,7 +38,7 @@ use nyx_base::{CachePadded, WorkerId};
 use nyx_media::Pmem;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::Ordering::Release;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 /// When a change of the tree is made in the map.
@@ -177,13 +177,20 @@ impl<T: Ordered> HybridPlus<T> {
                 let _ = self.put_off.push(key);
                 return Err(error);
             }
-            self.unsettled(key).fetch_sub(1, Release);
+            self.settled(key);
         }
         Ok(most)
     }
 
     fn unsettled(&self, key: u64) -> &AtomicU64 {
         &self.unsettled[(hash_of(key) % LOCKS as u64) as usize]
+    }
+
+    /// A change of the tree that the map has. Holder of the key's lock only, as nobody else counts.
+    #[inline]
+    fn settled(&self, key: u64) {
+        let unsettled = self.unsettled(key);
+        unsettled.store(unsettled.load(Relaxed) - 1, Release);
     }
 
     /// Changes the tree and then the map, or puts that off.
@@ -197,11 +204,12 @@ impl<T: Ordered> HybridPlus<T> {
         self.tell(key, true);
         let _lock = self.locks.lock(hash_of(key));
         let unsettled = self.unsettled(key);
-        unsettled.fetch_add(1, AcqRel);
+        // Whoever is told of what the tree has from now on was told of this, and tells of it.
+        unsettled.store(unsettled.load(Relaxed) + 1, Release);
         let before = match tree() {
             Ok(before) => before,
             Err(error) => {
-                unsettled.fetch_sub(1, Release);
+                self.settled(key);
                 return Err(error);
             }
         };
@@ -209,7 +217,7 @@ impl<T: Ordered> HybridPlus<T> {
             return Ok(before);
         }
         match map() {
-            Ok(_) => drop(unsettled.fetch_sub(1, Release)),
+            Ok(_) => self.settled(key),
             // The map has no room: the tree has it, durably, and is read until there is.
             Err(_) => drop(self.put_off.push(key)),
         }

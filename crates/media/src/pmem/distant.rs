@@ -15,7 +15,12 @@
 //! **What leaves the caches** cannot be asked of a processor. Each thread has a model of its part
 //! of the last-level cache (8 ways, the one that came first goes), of the 12 lines that it can wait
 //! for at once, and of the units that the device has at hand. A line that was prefetched is there
-//! when it would be, so that batched look-ups gain what they would.
+//! when it would be, so that batched look-ups gain what they would: after what this machine's DRAM
+//! takes and the difference, counted from when it was asked for.
+//!
+//! **What the model takes itself** is part of the wait where there is one. Where all is near it is
+//! in the way, and keeps the processor from beginning what comes next, so that there is as little
+//! of it as may be.
 //!
 //! **Virtual time.** With [`Machine::simulated`] nobody waits, and the processor is a model too:
 //! all that AEP and DRAM take is counted, and a constant for each place that is looked at. Indexes
@@ -235,11 +240,12 @@ impl<P: Pmem, C: Clock> Pmem for Distant<P, C> {
         let at = at / WORD_BYTES * WORD_BYTES;
         // Any address may be asked for, one that a damaged image gives too.
         if self.memory.holds(at, len.next_multiple_of(WORD_BYTES)) {
+            // Before the model, whose own time is part of the wait.
+            self.memory.fetch(at, len as usize);
             let machine = &self.machine;
             let at = self.memory.words(at, 1).as_ptr().addr();
             machine.fetch(&machine.device, lines(at, len));
         }
-        self.memory.fetch(at, len as usize);
     }
 }
 
@@ -250,6 +256,8 @@ mod tests {
     use crate::pmem::Dram;
 
     type Memory = Distant<Dram, Virtual>;
+
+    const ABOVE: Kind = Kind::AepAbove { dram_ns: 0.0 };
 
     fn memory(kind: Kind) -> Memory {
         let extra = Extra::new(kind).expect("no bounds");
@@ -267,7 +275,7 @@ mod tests {
 
     #[test]
     fn words_are_those_beneath_and_waited_for_once() {
-        let memory = memory(Kind::AepAbove);
+        let memory = memory(ABOVE);
         let store = |memory: &Memory| memory.store(&memory.words(4096, 1)[0], 7);
         assert_eq!(took(&memory, store), 161);
         let read = |memory: &Memory| assert_eq!(memory.words(4096, 1)[0].load(Relaxed), 7);
@@ -280,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_was_fetched_is_waited_for_once_for_all() {
-        let memory = memory(Kind::AepAbove);
+        let memory = memory(ABOVE);
         let batch = |memory: &Memory| {
             (1..=8).for_each(|at| memory.fetch(at * 4096, 8));
             (1..=8).for_each(|at| assert_eq!(memory.words(at * 4096, 1).len(), 1));
@@ -325,7 +333,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_own_lines_near() {
-        let memory = memory(Kind::AepAbove);
+        let memory = memory(ABOVE);
         let read = |memory: &Memory| assert_eq!(memory.words(4096, 1).len(), 1);
         assert_eq!(took(&memory, read), 161);
         let other = std::thread::scope(|scope| scope.spawn(|| took(&memory, read)).join());

@@ -219,7 +219,7 @@ fn emulated(args: &Args) -> Result<(), String> {
     let own_ns = dram_ns(&clock).map_err(|error| error.to_string())?;
     let kind = match args.device {
         Far::Aep => Kind::Aep { dram_ns: own_ns },
-        Far::AepAbove => Kind::AepAbove,
+        Far::AepAbove => Kind::AepAbove { dram_ns: own_ns },
         Far::None => Kind::None,
     };
     let extra = Extra::new(kind).map_err(|error| format!("{error}; try --device aep-above"))?;

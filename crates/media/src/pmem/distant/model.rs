@@ -32,7 +32,7 @@ const QUEUED: u64 = 64;
 const IN_FLIGHT: usize = 12;
 const WAYS: usize = 8;
 /// Ranges that are known to be near without looking at each line, a power of two.
-const RECENT: usize = 1024;
+const RECENT: usize = 2048;
 /// The bits of a unit's lines, below its tag.
 const UNIT_MASK: u16 = (1 << UNIT_LINES) - 1;
 
@@ -46,6 +46,8 @@ pub struct Extra {
     write: ByBytes,
     unit_read_ns: f64,
     unit_write_ns: f64,
+    /// What the memory beneath takes, where that begins when a line is asked for ahead.
+    beneath_ns: f64,
 }
 
 /// Which device is emulated.
@@ -59,7 +61,10 @@ pub enum Kind {
         dram_ns: f64,
     },
     /// As far from this machine's DRAM as AEP is from the DRAM of the paper, in nanoseconds.
-    AepAbove,
+    AepAbove {
+        /// As that of [`Kind::Aep`].
+        dram_ns: f64,
+    },
 }
 
 /// A device of the paper's machine.
@@ -87,10 +92,10 @@ impl Extra {
     /// What `kind` adds; an error where this machine is too slow for it.
     pub fn new(kind: Kind) -> Result<Extra, TooSlow> {
         let (_, papers_dram_ns, _) = DRAM_RANDOM_NS[ROWS.start];
-        let slower_by = match kind {
+        let (slower_by, beneath_ns) = match kind {
             Kind::None => return Ok(Extra::none()),
-            Kind::Aep { dram_ns } => dram_ns - papers_dram_ns,
-            Kind::AepAbove => 0.0,
+            Kind::Aep { dram_ns } => (dram_ns - papers_dram_ns, dram_ns),
+            Kind::AepAbove { dram_ns } => (0.0, dram_ns),
         };
         let read = beyond_dram(&READS, |(_, read, _)| read + slower_by);
         if let Some(&(_, ns)) = read.iter().find(|(_, ns)| *ns < 0.0) {
@@ -110,6 +115,7 @@ impl Extra {
             write: beyond_dram(&WRITES, |(_, _, write)| write),
             unit_read_ns: read_ns,
             unit_write_ns: write_ns,
+            beneath_ns,
         })
     }
 
@@ -129,6 +135,7 @@ impl Extra {
                 write: beyond_dram(&WRITES, |_| 0.0),
                 unit_read_ns: read_ns,
                 unit_write_ns: write_ns,
+                beneath_ns: 0.0,
             },
             Whole::Dram => Extra {
                 read: std::array::from_fn(|at| {
@@ -151,6 +158,7 @@ impl Extra {
             write: free,
             unit_read_ns: 0.0,
             unit_write_ns: 0.0,
+            beneath_ns: 0.0,
         }
     }
 
@@ -223,9 +231,9 @@ pub(super) struct Near {
     sets: Box<[[u16; WAYS]]>,
     /// Ranges that were read last, by where they begin: nodes that all look-ups pass. Such a range
     /// is near until another one takes its place, whatever `sets` says; as in an inner cache.
-    recent: Box<[(u64, u64); RECENT]>,
+    recent: Box<[u64; RECENT]>,
     in_flight: [(u64, u64); IN_FLIGHT],
-    /// No line is on its way after this.
+    /// No line is on its way after this; 0 where it is known that none is.
     landed_by: u64,
     buffered: [u64; BUFFERED],
     next_buffered: usize,
@@ -233,10 +241,12 @@ pub(super) struct Near {
     written: u64,
 }
 
-/// Where a range is kept that was read of late.
+/// Where a range of less than 64 lines is kept that was read of late, and what tells it from all
+/// others.
 #[inline]
-fn recent_place(first: u64) -> usize {
-    (first ^ (first >> RECENT.ilog2())) as usize % RECENT
+fn recent_place(first: u64, end: u64) -> (usize, u64) {
+    let place = (first ^ (first >> RECENT.ilog2())) as usize % RECENT;
+    (place, first << 6 | (end - first))
 }
 
 /// What tells units of one set apart.
@@ -251,6 +261,17 @@ fn way_of(set: &[u16; WAYS], tag: u16) -> Option<usize> {
     let is_it = |way: usize| u32::from(set[way] & !UNIT_MASK == tag) << way;
     let found = (0..WAYS).map(is_it).fold(0, |found, it| found | it);
     (found != 0).then(|| found.trailing_zeros() as usize % WAYS)
+}
+
+/// The place of a line that is here first.
+fn first_free(in_flight: &mut [(u64, u64); IN_FLIGHT]) -> &mut (u64, u64) {
+    let mut first = 0;
+    for at in 1..IN_FLIGHT {
+        if in_flight[at].1 < in_flight[first].1 {
+            first = at;
+        }
+    }
+    &mut in_flight[first]
 }
 
 /// What of a range is not near.
@@ -271,7 +292,7 @@ impl Near {
         let sets = 1 << sets.ilog2();
         Near {
             sets: vec![[0; WAYS]; sets].into(),
-            recent: Box::new([(0, 0); RECENT]),
+            recent: Box::new([0; RECENT]),
             in_flight: [(0, 0); IN_FLIGHT],
             landed_by: 0,
             buffered: [u64::MAX; BUFFERED],
@@ -358,7 +379,14 @@ impl Near {
     /// Whether a range was read of late: it is near, and not on its way any more.
     #[inline]
     fn is_recent(&self, first: u64, end: u64) -> bool {
-        self.recent[recent_place(first)] == (first, end)
+        let (place, range) = recent_place(first, end);
+        self.recent[place] == range
+    }
+
+    #[inline]
+    fn is_recent_now(&mut self, first: u64, end: u64) {
+        let (place, range) = recent_place(first, end);
+        self.recent[place] = range;
     }
 
     /// Reads the lines `[first, end)`; until when that takes longer than on DRAM. `now` is asked
@@ -374,7 +402,7 @@ impl Near {
         if self.is_recent(first, end) {
             return None;
         }
-        self.recent[recent_place(first)] = (first, end);
+        self.is_recent_now(first, end);
         if device.extra.is_none() {
             // Who waits spends the time that it takes to look at the clock in waiting.
             self.bring(device, (first, end), |_| ());
@@ -390,10 +418,14 @@ impl Near {
         }
         let now = begin.unwrap_or_else(now);
         let landed = self.landing(first, end, now);
-        match missing.lines + missing.buffered {
+        let until = match missing.lines + missing.buffered {
             0 => landed,
             _ => Some(Near::here_by(device, missing, now).max(landed.unwrap_or(0))),
+        };
+        if until.is_some_and(|until| until >= self.landed_by) {
+            self.landed_by = 0;
         }
+        until
     }
 
     /// When those of the lines that are on their way are here.
@@ -410,6 +442,7 @@ impl Near {
     }
 
     /// Asks for the lines `[first, end)` and does not wait.
+    #[inline]
     pub(super) fn prefetch(
         &mut self,
         device: &Device,
@@ -420,34 +453,48 @@ impl Near {
         if self.is_recent(first, end) {
             return;
         }
+        if device.extra.is_none() {
+            self.bring(device, (first, end), |_| ());
+            return;
+        }
         let mut lines = [0; IN_FLIGHT];
         let mut count = 0;
+        let mut begin = None;
         let missing = self.bring(device, (first, end), |line| {
+            begin.get_or_insert_with(&now);
             lines[count % IN_FLIGHT] = line;
             count += 1;
         });
-        if count == 0 || device.extra.is_none() {
-            return;
+        match begin {
+            Some(now) => self.send_for(device, &lines[..count.min(IN_FLIGHT)], missing, now),
+            None if self.landed_by == 0 => self.is_recent_now(first, end),
+            None => {}
         }
-        let now = now();
-        let busy = missing.units as f64 * device.extra.unit_read_ns;
+    }
+
+    /// Has lines on their way from `now` on. What has to wait for a place waits for the one that is
+    /// free first.
+    fn send_for(&mut self, device: &Device, lines: &[u64], missing: Missing, now: u64) {
+        let extra = &device.extra;
+        let busy = missing.units as f64 * extra.unit_read_ns;
         let read_by = match busy > 0.0 {
             true => device.reads.reserve(now, busy),
             false => now,
         };
-        // What has to wait for a place waits for the one that is free first.
-        for &line in &lines[..count.min(IN_FLIGHT)] {
-            let place = self.in_flight.iter_mut().min_by_key(|(_, by)| *by);
-            let (_, free) = place.as_deref().copied().unwrap_or_default();
-            let one = Missing {
-                lines: u64::from(missing.lines > 0),
-                units: 0,
-                buffered: u64::from(missing.lines == 0),
+        let beyond_ns = match missing.lines > 0 {
+            true => extra.read[0].1,
+            false => extra.buffered_ns,
+        };
+        let ns = (beyond_ns + extra.beneath_ns) as u64;
+        let are_all_free = self.landed_by <= now;
+        for (at, &line) in lines.iter().enumerate() {
+            let place = match are_all_free {
+                true => &mut self.in_flight[at],
+                false => first_free(&mut self.in_flight),
             };
-            let by = Near::here_by(device, one, now.max(free)).max(read_by);
-            if let Some(place) = place {
-                *place = (line, by);
-            }
+            let free = if are_all_free { now } else { place.1.max(now) };
+            let by = (free + ns).max(read_by);
+            *place = (line, by);
             self.landed_by = self.landed_by.max(by);
         }
     }
@@ -496,7 +543,7 @@ mod tests {
 
     fn device() -> Device {
         Device::new(
-            Extra::new(Kind::AepAbove).expect("it has no bounds"),
+            Extra::new(Kind::AepAbove { dram_ns: 0.0 }).expect("it has no bounds"),
             Queue::in_order,
         )
     }
