@@ -34,15 +34,10 @@ const WORD_BYTES: usize = 8;
 /// At most this many lines are prefetched at once: cores track 10 to 16 outstanding misses.
 pub const PREFETCH_LINES_MAX: usize = 8;
 
-/// A cache line of a head and other words.
+/// A cache line of words.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct Line {
-    /// The first word.
-    pub head: AtomicU64,
-    /// All others.
-    pub words: [AtomicU64; LINE_BYTES / WORD_BYTES - 1],
-}
+pub struct Line(pub [AtomicU64; LINE_BYTES / WORD_BYTES]);
 
 /// The widest copies that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,8 +97,8 @@ impl Prim {
         self.flush
     }
 
-    /// Which of the words of a line is `word`, the head aside: the first. Each is loaded in one
-    /// piece, by an acquire load, though not in the order of the others.
+    /// Which of the words of a line is `word`: the first. Each is loaded in one piece, by an acquire
+    /// load, though not in the order of the others.
     ///
     /// For whoever looks at many lines that are not near: a core waits for as many at once as it
     /// can begin instructions ahead, so these are few, and none of them is a branch that depends
@@ -220,15 +215,14 @@ mod tests {
         for prim in levels() {
             let pairs = words.map(|held| words.map(|asked| (held, asked)));
             for (at, (held, asked)) in
-                (0..7).flat_map(|at| pairs.into_iter().flatten().map(move |pair| (at, pair)))
+                (0..8).flat_map(|at| pairs.into_iter().flatten().map(move |pair| (at, pair)))
             {
-                line.head.store(asked, Relaxed);
-                line.words.iter().for_each(|word| word.store(7, Relaxed));
-                line.words[at].store(held, Relaxed);
+                line.0.iter().for_each(|word| word.store(7, Relaxed));
+                line.0[at].store(held, Relaxed);
                 let expected = (held == asked).then_some(at);
                 assert_eq!(prim.find_word(&line, asked), expected, "{held:x} {asked:x}");
             }
-            line.words.iter().for_each(|word| word.store(7, Relaxed));
+            line.0.iter().for_each(|word| word.store(7, Relaxed));
             assert_eq!(prim.find_word(&line, 7), Some(0));
         }
     }

@@ -1,28 +1,31 @@
-//! A bucket of the map: two cache lines of seven entries, and smaller ones for what a bucket has no
-//! room for.
+//! A bucket of the map: two cache lines of eight entries, smaller ones for what a bucket has no room
+//! for, and a word that lies elsewhere, its head.
 //!
 //! ```text
-//! bucket   word 0       filter, 32 bits | bit 32 locked | bits 33..63 version | bit 63 changing
-//!          words 1..8   words of entries 0..=6
-//!          word 8       link
-//!          words 9..16  values of entries 0..=6
+//! head     bits 0..32   mark | bit 32 locked | bit 33 spilled | bits 34..63 version
+//!          bit 63       changing
+//! bucket   words 0..8   words of entries 0..=7
+//!          words 8..16  values of entries 0..=7; where it is spilled the last is the link
 //! spill    word 0       link
 //!          words 1..7   entries 0..=2: word, value, one behind the other
 //! ```
 //!
 //! The *word* of a key is its hash, from which nothing is lost, turned so that zero is the word of
-//! no key: an empty entry has it. The filter has a bit for each spilled entry, chosen by its hash,
-//! and may have more. A link is the number of a spill and how many entries it has; zero is none.
+//! no key: an empty entry has it, and the last of a bucket that is spilled. The *mark* has two bits
+//! for each hash that the bucket has, in place or spilled, and may have more. A *link* is the number
+//! of a spill, how many entries it has, and a bit for each hash that is spilled; zero is none.
 //!
-//! So a look-up that finds nothing needs the first line only, and no tags are compared that could
-//! match by chance: a branch that is guessed wrong after it waited for memory costs all that the
-//! core had begun behind it.
+//! Heads lie together and take a sixteenth of what buckets do: who looks for a hash that is not
+//! there mostly finds out without a look at the bucket, in a cache. And no tags are compared in the
+//! bucket that could match by chance: a branch that is guessed wrong after it waited for memory
+//! costs all that the core had begun behind it.
 //!
 //! What it never does: decide anything; the protocol is in `map`.
 //!
-//! *Thread safety*: every field is atomic. Only the holder of the lock of a bucket stores to it and
-//! to its spills. Stores release and loads acquire: whoever sees the word of an entry sees the
-//! value that was stored before it, and whoever sees either sees all marks in word 0 before it.
+//! *Thread safety*: every field is atomic. Only the holder of the lock of a head stores to it, to
+//! its bucket and to its spills. Stores release and loads acquire: whoever sees the word of an entry
+//! sees the value that was stored before it, and whoever sees either sees all that the head was
+//! before it.
 
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Relaxed, Release};
@@ -32,38 +35,47 @@ use nyx_media::prim::Prim;
 use std::num::NonZeroU64;
 
 /// Entries of a bucket.
-pub(super) const ENTRIES: usize = 7;
+pub(super) const ENTRIES: usize = 8;
 /// Entries of a spill.
 pub(super) const SPILL_ENTRIES: usize = 3;
-/// Bytes of a bucket.
-pub(super) const BUCKET_BYTES: u64 = 128;
+/// Bytes of a bucket with its head.
+pub(super) const BUCKET_BYTES: u64 = (size_of::<Bucket>() + size_of::<Head>()) as u64;
 /// Bytes of a spill.
 pub(super) const SPILL_BYTES: u64 = 64;
 
+/// The entry that is none where a bucket is spilled.
+const LINK: usize = ENTRIES - 1;
+
+const MARK_MASK: u64 = 0xffff_ffff;
 const LOCKED: u64 = 1 << 32;
+const SPILLED: u64 = 1 << 33;
 const CHANGING: u64 = 1 << 63;
 /// Tells a reader of a change, with the version above it.
-const VERSION_SHIFT: u32 = 33;
-const FILTER_MASK: u64 = 0xffff_ffff;
+const VERSION_SHIFT: u32 = 34;
 const LINK_INDEX_SHIFT: u32 = 2;
+const FILTER_SHIFT: u32 = 36;
+/// The highest number of a spill.
+pub(super) const LINK_INDEX_MAX: u64 = (1 << (FILTER_SHIFT - LINK_INDEX_SHIFT)) - 1;
+
+/// The head of a bucket.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(super) struct Head(Word);
 
 /// Two cache lines, brought near together.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Bucket {
-    /// The head, and the words of entries.
+    /// The words of entries.
     words: Line,
-    /// The link, and the values of entries.
+    /// The values of entries.
     values: Line,
 }
 
 /// As that of `nyx_media::prim`, of atomics that a model checker knows.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-struct Line {
-    head: Word,
-    words: [Word; ENTRIES],
-}
+struct Line([Word; ENTRIES]);
 
 /// A cache line of entries that a bucket has no room for.
 #[derive(Debug)]
@@ -101,11 +113,29 @@ impl Entry<'_> {
     }
 }
 
-/// Word 0 as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head(u64);
+/// The bits of hashes in a mark.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mark(u32);
 
-impl Head {
+impl Mark {
+    /// Chosen by bits of the hash that choose no bucket.
+    #[inline]
+    pub(super) fn of(hash: u64) -> Mark {
+        Mark(1 << (hash >> 59) | 1 << (hash >> 54 & 31))
+    }
+
+    #[inline]
+    #[must_use]
+    pub(super) fn and(self, other: Mark) -> Mark {
+        Mark(self.0 | other.0)
+    }
+}
+
+/// A head as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen(u64);
+
+impl Seen {
     #[inline]
     pub(super) fn is_changing(self) -> bool {
         self.0 & CHANGING != 0
@@ -113,49 +143,102 @@ impl Head {
 
     /// Whether what was read between the two is to be believed.
     #[inline]
-    pub(super) fn is_same(self, later: Head) -> bool {
+    pub(super) fn is_same(self, later: Seen) -> bool {
         (self.0 ^ later.0) >> VERSION_SHIFT == 0
     }
 
-    #[inline]
-    pub(super) fn filter(self) -> Filter {
-        Filter((self.0 & FILTER_MASK) as u32)
-    }
-}
-
-/// Which entries may be spilled.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Filter(u32);
-
-impl Filter {
-    /// Bits that do not choose the bucket.
-    #[inline]
-    fn bit(hash: u64) -> u32 {
-        1 << (hash >> 59)
-    }
-
+    /// Whether the bucket may have `hash`, in place or spilled.
     #[inline]
     pub(super) fn may_have(self, hash: u64) -> bool {
-        self.0 & Filter::bit(hash) != 0
+        let bits = u64::from(Mark::of(hash).0);
+        self.0 & bits == bits
     }
 
+    /// Whether its last entry is a link.
+    #[inline]
+    pub(super) fn is_spilled(self) -> bool {
+        self.0 & SPILLED != 0
+    }
+
+    /// The same of a bucket that has this too.
     #[inline]
     #[must_use]
-    pub(super) fn with(self, hash: u64) -> Filter {
-        Filter(self.0 | Filter::bit(hash))
+    pub(super) fn with(self, mark: Mark) -> Seen {
+        Seen(self.0 | u64::from(mark.0))
+    }
+
+    /// The same of a bucket that has these only.
+    #[must_use]
+    pub(super) fn marked(self, mark: Mark) -> Seen {
+        Seen(self.0 & !MARK_MASK).with(mark)
+    }
+
+    #[must_use]
+    pub(super) fn spilled(self, is_spilled: bool) -> Seen {
+        Seen(self.0 & !SPILLED | if is_spilled { SPILLED } else { 0 })
     }
 }
 
-/// Where the first spill of a chain is, and how many entries it has: an entry is added to it
-/// without a look at it. All spills behind it are full.
+impl Head {
+    pub(super) fn empty() -> Head {
+        Head(Word::new(0))
+    }
+
+    #[inline]
+    pub(super) fn look(&self) -> Seen {
+        Seen(self.0.load(Acquire))
+    }
+
+    /// Takes the lock, where it is free; the head as it was before.
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<Seen> {
+        let head = self.0.load(Relaxed);
+        if head & LOCKED != 0 {
+            return None;
+        }
+        let taken = (self.0).compare_exchange(head, head | LOCKED, Acquire, Relaxed);
+        taken.ok().map(Seen)
+    }
+
+    /// Says to readers that from now on nothing that they read is to be believed. Holder only, who
+    /// then calls [`Head::unlock_changed`].
+    #[inline]
+    pub(super) fn begin_change(&self, head: Seen) {
+        self.0.store(head.0 | LOCKED | CHANGING, Release);
+    }
+
+    /// Gives the lock back, with a new version. Holder only.
+    #[inline]
+    pub(super) fn unlock_changed(&self, head: Seen) {
+        let next = head.0.wrapping_add(1 << VERSION_SHIFT);
+        self.0.store(next & !(CHANGING | LOCKED), Release);
+    }
+
+    /// Gives the lock back under the same version: entries were added to empty places, values
+    /// replaced, or nothing was done. Holder only.
+    #[inline]
+    pub(super) fn unlock(&self, head: Seen) {
+        self.0.store(head.0, Release);
+    }
+
+    /// Asks for it to be brought near.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        nyx_media::prim::prefetch(std::ptr::from_ref(self).cast(), 1);
+    }
+}
+
+/// Where the first spill of a chain is, how many entries it has, so that one is added to it without
+/// a look at it, and which hashes the chain may have. All spills behind it are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link(NonZeroU64);
 
 impl Link {
-    /// To spill `index`, from 0, which has so many entries: one to [`SPILL_ENTRIES`].
+    /// To spill `index`, from 0, which has so many entries: one to [`SPILL_ENTRIES`]. The chain may
+    /// have no hash.
     #[inline]
     pub(super) fn to(index: u64, entries: usize) -> Link {
-        debug_assert!((1..=SPILL_ENTRIES).contains(&entries));
+        debug_assert!((1..=SPILL_ENTRIES).contains(&entries) && index <= LINK_INDEX_MAX);
         let bits = NonZeroU64::new(index << LINK_INDEX_SHIFT | entries as u64);
         Link(bits.expect("it has an entry"))
     }
@@ -172,21 +255,42 @@ impl Link {
 
     #[inline]
     pub(super) fn index(self) -> u64 {
-        self.0.get() >> LINK_INDEX_SHIFT
+        self.0.get() >> LINK_INDEX_SHIFT & LINK_INDEX_MAX
     }
 
     #[inline]
     pub(super) fn entries(self) -> usize {
         (self.0.get() & ((1 << LINK_INDEX_SHIFT) - 1)) as usize
     }
+
+    /// The bit of a hash in the filter, which has 28 bits.
+    #[inline]
+    fn filter_bit(hash: u64) -> u64 {
+        1 << (FILTER_SHIFT + (((hash >> 59) * u64::from(64 - FILTER_SHIFT)) >> 5) as u32)
+    }
+
+    /// Whether the chain may have `hash`.
+    #[inline]
+    pub(super) fn may_have(self, hash: u64) -> bool {
+        self.0.get() & Link::filter_bit(hash) != 0
+    }
+
+    /// The same of a chain that has `hash` too.
+    #[must_use]
+    pub(super) fn with(self, hash: u64) -> Link {
+        Link(self.0 | Link::filter_bit(hash))
+    }
+
+    /// The same of a chain that has what `other` has too.
+    #[must_use]
+    pub(super) fn with_all_of(self, other: Option<Link>) -> Link {
+        Link(self.0 | Link::bits(other) >> FILTER_SHIFT << FILTER_SHIFT)
+    }
 }
 
 impl Bucket {
     pub(super) fn empty() -> Bucket {
-        let line = || Line {
-            head: Word::new(0),
-            words: std::array::from_fn(|_| Word::new(0)),
-        };
+        let line = || Line(std::array::from_fn(|_| Word::new(0)));
         Bucket {
             words: line(),
             values: line(),
@@ -194,15 +298,10 @@ impl Bucket {
     }
 
     #[inline]
-    pub(super) fn head(&self) -> Head {
-        Head(self.words.head.load(Acquire))
-    }
-
-    #[inline]
     pub(super) fn entry(&self, at: usize) -> Entry<'_> {
         Entry {
-            word: &self.words.words[at],
-            value: &self.values.words[at],
+            word: &self.words.0[at],
+            value: &self.values.0[at],
         }
     }
 
@@ -216,36 +315,54 @@ impl Bucket {
     /// The same in an order that is as good as any.
     #[cfg(any(loom, shuttle))]
     pub(super) fn find(&self, _: Prim, word: u64) -> Option<Entry<'_>> {
-        let mut words = self.words.words.iter();
+        let mut words = self.words.0.iter();
         let found = words.rposition(|other| other.load(Acquire) == word);
         found.map(|at| self.entry(at))
     }
 
-    /// An empty entry. Holder of the lock only.
+    /// An empty entry of one that is not spilled. Holder of the lock only.
     #[inline]
     pub(super) fn vacancy(&self, prim: Prim) -> Option<Entry<'_>> {
         self.find(prim, 0)
     }
 
-    /// The first spill.
+    /// The mark of those in place. Holder of the lock only.
+    pub(super) fn mark(&self) -> Mark {
+        let words = self.words.0.iter().map(|word| word.load(Relaxed));
+        let words = words.filter(|&word| word != 0);
+        words.fold(Mark::default(), |mark, word| mark.and(Mark::of(word)))
+    }
+
+    /// The entry that is not there where it is spilled. Holder of the lock only.
+    pub(super) fn last(&self) -> Entry<'_> {
+        self.entry(LINK)
+    }
+
+    /// Whether `hash` may be in a spill of one that is spilled.
+    #[inline]
+    pub(super) fn may_spill(&self, hash: u64) -> bool {
+        self.values.0[LINK].load(Acquire) & Link::filter_bit(hash) != 0
+    }
+
+    /// The first spill of one that is spilled.
     #[inline]
     pub(super) fn link(&self) -> Option<Link> {
-        Link::of(self.values.head.load(Acquire))
+        Link::of(self.values.0[LINK].load(Acquire))
     }
 
     /// Holder of the lock only.
     #[inline]
     pub(super) fn set_link(&self, link: Option<Link>) {
-        self.values.head.store(Link::bits(link), Release);
+        self.values.0[LINK].store(Link::bits(link), Release);
     }
 
     /// Asks for both lines to be brought near.
     #[inline]
     pub(super) fn prefetch(&self) {
-        nyx_media::prim::prefetch(std::ptr::from_ref(self).cast(), BUCKET_BYTES as usize);
+        nyx_media::prim::prefetch(std::ptr::from_ref(self).cast(), size_of::<Bucket>());
     }
 
-    /// Asks for the values, when the head is about to be waited for.
+    /// Asks for the values, when the words are about to be waited for.
     #[inline]
     pub(super) fn prefetch_values(&self) {
         nyx_media::prim::prefetch(std::ptr::from_ref(&self.values).cast(), 1);
@@ -254,40 +371,7 @@ impl Bucket {
     /// Asks for both lines, for whoever is about to store to them.
     #[inline]
     pub(super) fn prefetch_write(&self) {
-        nyx_media::prim::prefetch_write(std::ptr::from_ref(self).cast(), BUCKET_BYTES as usize);
-    }
-
-    /// Takes the lock, where it is free; the head as it was before.
-    #[inline]
-    pub(super) fn try_lock(&self) -> Option<Head> {
-        let head = self.words.head.load(Relaxed);
-        if head & LOCKED != 0 {
-            return None;
-        }
-        let taken = (self.words.head).compare_exchange(head, head | LOCKED, Acquire, Relaxed);
-        taken.ok().map(Head)
-    }
-
-    /// Says to readers that from now on nothing that they read is to be believed. Holder only, who
-    /// then calls [`Bucket::unlock_changed`].
-    #[inline]
-    pub(super) fn begin_change(&self, head: Head) {
-        self.words.head.store(head.0 | LOCKED | CHANGING, Release);
-    }
-
-    /// Gives the lock back, with a new version and another filter. Holder only.
-    #[inline]
-    pub(super) fn unlock_changed(&self, head: Head, filter: Filter) {
-        let next = head.0.wrapping_add(1 << VERSION_SHIFT);
-        let version = next & !(CHANGING | LOCKED | FILTER_MASK);
-        (self.words.head).store(version | u64::from(filter.0), Release);
-    }
-
-    /// Gives the lock back as it was taken: entries were added to empty places, values replaced, or
-    /// nothing was done. Holder only.
-    #[inline]
-    pub(super) fn unlock(&self, head: Head) {
-        self.words.head.store(head.0, Release);
+        nyx_media::prim::prefetch_write(std::ptr::from_ref(self).cast(), size_of::<Bucket>());
     }
 }
 

@@ -12,7 +12,7 @@
 //! More than one bit more is the number of a time long past, and who relies on where a hash belongs
 //! looks at the number again; until then it leads to some bucket that there is.
 
-use super::bucket::Bucket;
+use super::bucket::{BUCKET_BYTES, Bucket, Head};
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Release};
 use nyx_base::CachePadded;
@@ -27,6 +27,9 @@ pub(super) type Memory<T> = Box<[T]>;
 // SAFETY: all fields are atomics, of which any bytes are a valid value.
 #[cfg(not(any(loom, shuttle)))]
 unsafe impl nyx_media::dram::Words for Bucket {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl nyx_media::dram::Words for Head {}
 
 /// Memory for so many, all of them empty, which is zero; it is taken from the system when it is
 /// touched.
@@ -47,6 +50,8 @@ pub(super) fn reserve<T>(count: u64, empty: fn() -> T) -> Result<Memory<T>, Medi
 #[derive(Debug)]
 pub(super) struct Buckets {
     memory: Memory<Bucket>,
+    /// As many.
+    heads: Memory<Head>,
     extent: CachePadded<Extent>,
 }
 
@@ -67,6 +72,7 @@ fn bits(count: u64) -> u64 {
 /// Where a hash belonged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'m> {
+    pub(super) head: &'m Head,
     pub(super) bucket: &'m Bucket,
     at: u64,
     count: u64,
@@ -78,6 +84,7 @@ impl Buckets {
         assert!((2..=capacity).contains(&count));
         Ok(Buckets {
             memory: reserve(capacity, Bucket::empty)?,
+            heads: reserve(capacity, Head::empty)?,
             extent: CachePadded(Extent {
                 count: Word::new(count),
                 bits: Word::new(bits(count)),
@@ -96,6 +103,11 @@ impl Buckets {
         self.extent.count.load(Acquire)
     }
 
+    /// Bytes of memory that are in use.
+    pub(super) fn bytes(&self) -> u64 {
+        self.count() * BUCKET_BYTES
+    }
+
     /// There are so many now. Whoever splits only.
     ///
     /// Panics where there is no memory for so many.
@@ -105,10 +117,10 @@ impl Buckets {
         self.extent.count.store(count, Release);
     }
 
-    /// Panics where there is no such bucket.
+    /// A bucket and its head. Panics where there is no such bucket.
     #[inline]
-    pub(super) fn at(&self, at: u64) -> &Bucket {
-        &self.memory[at as usize]
+    pub(super) fn at(&self, at: u64) -> (&Head, &Bucket) {
+        (&self.heads[at as usize], &self.memory[at as usize])
     }
 
     /// Where `hash` belongs.
@@ -121,10 +133,18 @@ impl Buckets {
         debug_assert!(at < self.capacity());
         // SAFETY: `at` is below `count`, or not above `bits`, which is below the number of buckets
         // that there were when it was stored (`bits()`); there was never more than there is memory
-        // for (`Buckets::set_count`).
-        let bucket = unsafe { self.memory.get_unchecked(at as usize) };
-        nyx_media::observed::read(std::slice::from_ref(bucket));
-        Home { bucket, at, count }
+        // for (`Buckets::set_count`), of either kind (`Buckets::reserve`).
+        let (head, bucket) = unsafe {
+            let at = at as usize;
+            (self.heads.get_unchecked(at), self.memory.get_unchecked(at))
+        };
+        nyx_media::observed::read(std::slice::from_ref(head));
+        Home {
+            head,
+            bucket,
+            at,
+            count,
+        }
     }
 
     /// Whether the number of buckets is what it was.

@@ -6,6 +6,7 @@
 //! draws them at random, and finds the bugs that were planted (`docs/open.md`).
 #![cfg(shuttle)]
 
+use super::bucket::ENTRIES;
 use super::{DramMap, FACTOR, LOAD};
 use crate::Index;
 use crate::sync::Ordering::Relaxed;
@@ -41,7 +42,7 @@ fn moves(at: u64) -> u64 {
 
 /// A map of two buckets with these keys, the value of each of which is its place, from 1.
 fn map(keys: &[u64]) -> Arc<DramMap> {
-    let map = DramMap::new(16 * LOAD, 2).expect("memory");
+    let map = DramMap::new(80, 2).expect("memory");
     for (&key, value) in keys.iter().zip(1..) {
         assert_eq!(map.put(A, key, value), Ok(None));
     }
@@ -50,7 +51,7 @@ fn map(keys: &[u64]) -> Arc<DramMap> {
 
 /// What a worker does who finds that the table has to grow, once.
 fn grow(map: &DramMap) {
-    map.told.store(map.buckets.count() * LOAD + 1, Relaxed);
+    map.told.store(map.buckets.count() * LOAD / 10 + 1, Relaxed);
     map.grow();
 }
 
@@ -72,13 +73,16 @@ fn get(map: &DramMap, key: u64) -> Option<u64> {
     map.get(key).expect("sound")
 }
 
-/// A chain with two spills: seven entries, and four more.
+/// A chain with two spills: seven entries in place, and four more.
 fn long() -> Vec<u64> {
     (0..6)
         .flat_map(|at| [stays(at), moves(at)])
         .skip(1)
         .collect()
 }
+
+/// What a bucket has room for.
+const WHOLE: usize = ENTRIES;
 
 #[test]
 fn a_split_loses_nothing_for_readers() {
@@ -220,21 +224,82 @@ fn an_entry_that_moves_because_another_goes_is_found_all_the_while() {
 fn an_entry_that_is_spilled_is_found_by_whoever_was_told() {
     model(|| {
         let keys = long();
-        let map = map(&keys[..7]);
+        let map = map(&keys[..WHOLE]);
         let writer = beside(&map, |map| {
             let keys = long();
-            assert_eq!(map.put(B, keys[7], 8), Ok(None));
-            assert_eq!(get(map, keys[7]), Some(8));
+            assert_eq!(map.put(B, keys[WHOLE], 9), Ok(None));
+            assert_eq!(get(map, keys[WHOLE]), Some(9));
             assert_eq!(map.remove(B, keys[0]), Ok(Some(1)));
         });
         assert_eq!(get(&map, keys[3]), Some(4));
-        assert_eq!(map.put(A, keys[8], 9), Ok(None));
-        assert_eq!(get(&map, keys[8]), Some(9));
-        let found = get(&map, keys[7]);
-        assert!(found.is_none() || found == Some(8), "{found:?}");
+        assert_eq!(map.put(A, keys[WHOLE + 1], 10), Ok(None));
+        assert_eq!(get(&map, keys[WHOLE + 1]), Some(10));
+        let found = get(&map, keys[WHOLE]);
+        assert!(found.is_none() || found == Some(9), "{found:?}");
         writer.join().expect("no panic");
-        let found = [7, 8, 0].map(|at| get(&map, keys[at]));
-        assert_eq!(found, [Some(8), Some(9), None]);
+        let found = [WHOLE, WHOLE + 1, 0].map(|at| get(&map, keys[at]));
+        assert_eq!(found, [Some(9), Some(10), None]);
+    });
+}
+
+#[test]
+fn an_entry_that_gives_way_to_a_link_is_found_all_the_while() {
+    model(|| {
+        let keys = long();
+        let map = map(&keys[..WHOLE]);
+        let writer = beside(&map, |map| {
+            assert_eq!(map.put(B, long()[WHOLE], 9), Ok(None));
+        });
+        // Places are filled from the last on here, so that the first key has that of the link.
+        for at in [0, 0, 1] {
+            assert_eq!(get(&map, keys[at]), Some(at as u64 + 1), "{at}");
+        }
+        writer.join().expect("no panic");
+        assert_eq!(get(&map, keys[0]), Some(1));
+    });
+}
+
+#[test]
+fn what_was_a_link_and_is_a_value_leads_no_reader_astray() {
+    model(|| {
+        let keys = long();
+        let map = map(&keys[..=WHOLE]);
+        let writer = beside(&map, |map| {
+            let keys = long();
+            // The last two that are spilled come back, and a new one takes the place of the link.
+            (1..3).for_each(|at| assert!(map.remove(B, keys[at]).is_ok()));
+            assert_eq!(map.put(B, keys[WHOLE + 1], u64::MAX), Ok(None));
+        });
+        for at in [0, WHOLE, WHOLE - 1] {
+            assert_eq!(get(&map, keys[at]), Some(at as u64 + 1), "{at}");
+        }
+        let found = get(&map, keys[WHOLE + 1]);
+        assert!(found.is_none() || found == Some(u64::MAX), "{found:?}");
+        writer.join().expect("no panic");
+        assert_eq!(get(&map, keys[WHOLE + 1]), Some(u64::MAX));
+    });
+}
+
+#[test]
+fn a_mark_is_there_for_as_long_as_its_entry() {
+    model(|| {
+        let map = map(&[stays(0), moves(1)]);
+        let splitter = beside(&map, grow);
+        let writer = beside(&map, |map| {
+            assert_eq!(map.remove(B, stays(0)), Ok(Some(1)));
+            assert_eq!(map.put(B, stays(2), 3), Ok(None));
+            assert_eq!(get(map, stays(2)), Some(3));
+            assert_eq!(get(map, stays(0)), None);
+        });
+        assert_eq!(get(&map, moves(1)), Some(2));
+        if get(&map, stays(2)).is_some() {
+            assert_eq!(get(&map, stays(2)), Some(3), "who was told finds it");
+            assert_eq!(get(&map, stays(0)), None);
+        }
+        splitter.join().expect("no panic");
+        writer.join().expect("no panic");
+        let found = [moves(1), stays(2), stays(0)].map(|key| get(&map, key));
+        assert_eq!(found, [Some(2), Some(3), None]);
     });
 }
 
@@ -242,24 +307,27 @@ fn an_entry_that_is_spilled_is_found_by_whoever_was_told() {
 fn spills_that_go_from_chain_to_chain_lead_no_reader_astray() {
     model(|| {
         // One chain of bucket 0 and one of bucket 1 that take and give back the same spill.
-        let first: Vec<u64> = (0..8).map(stays).collect();
-        let second: Vec<u64> = (0..8).map(|at| key_of((at + 1) << 8 | 1)).collect();
+        let keys = 0..=WHOLE as u64;
+        let first: Vec<u64> = keys.clone().map(stays).collect();
+        let second: Vec<u64> = keys.map(|at| key_of((at + 1) << 8 | 1)).collect();
         let map = map(&first);
-        for (&key, value) in second.iter().zip(20..27) {
+        for (&key, value) in second[..WHOLE].iter().zip(20..) {
             assert_eq!(map.put(A, key, value), Ok(None));
         }
-        let last = second[7];
-        let spilled = first[7];
+        let last = second[WHOLE];
+        // The two that are spilled.
+        let (spilled, other) = (first[WHOLE], first[0]);
         let writer = beside(&map, move |map| {
-            assert_eq!(map.remove(B, spilled), Ok(Some(8)));
-            assert_eq!(map.put(B, last, 27), Ok(None));
-            assert_eq!(map.put(B, spilled, 9), Ok(None));
+            assert_eq!(map.remove(B, spilled), Ok(Some(9)));
+            assert_eq!(map.remove(B, other), Ok(Some(1)));
+            assert_eq!(map.put(B, last, 28), Ok(None));
+            assert_eq!(map.put(B, spilled, 10), Ok(None));
         });
         let found = get(&map, spilled);
-        assert!([None, Some(8), Some(9)].contains(&found), "{found:?}");
+        assert!([None, Some(9), Some(10)].contains(&found), "{found:?}");
         let found = get(&map, last);
-        assert!(found.is_none() || found == Some(27), "{found:?}");
+        assert!(found.is_none() || found == Some(28), "{found:?}");
         writer.join().expect("no panic");
-        assert_eq!((get(&map, spilled), get(&map, last)), (Some(9), Some(27)));
+        assert_eq!((get(&map, spilled), get(&map, last)), (Some(10), Some(28)));
     });
 }

@@ -4,32 +4,35 @@
 //! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`],
 //! [`buckets`]). The table grows by a few buckets at a time, in the order of their memory, and
 //! hashes nothing again: what it keeps of a key is its hash, from which nothing is lost. What a
-//! bucket has no room for goes to smaller ones ([`spills`]); a few bits of the bucket say which
-//! hashes may be there, so that few look-ups go further than they have to. A key takes 27 to 29
-//! bytes.
+//! bucket has no room for goes to smaller ones ([`spills`]). The head of a bucket (its lock, its
+//! version, and a mark with two bits for each hash that it has) lies among other heads: of ten who
+//! look for what is not there nine see that from the head alone. A key takes 27 to 30 bytes.
 //!
-//! **Readers** take no lock. They read the version of the bucket, an entry, and the version again.
-//! Who finds nothing looks at the number of buckets again: a split may have taken the key
-//! elsewhere.
+//! **Readers** take no lock. They read the head of the bucket, an entry, and the head again. Who
+//! finds nothing, or the hash unmarked, looks at the number of buckets again: a split may have taken
+//! the key elsewhere.
 //!
 //! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
-//! * A value is replaced by a store, an entry is added to an empty place by storing its value and
-//!   then the hash. Neither makes a reader's work void: it finds all or nothing of it, and nothing
-//!   that it read before has become wrong. The version stays.
-//! * All else (an entry is taken away or moved, spills are changed, a split) is marked in the
-//!   version before the first store, and a new version is there after the last. Whoever read a part
-//!   of it sees the mark or the new version when it looks again, since stores release and loads
-//!   acquire; whoever began within waits. So a place is filled again under another version than it
-//!   was emptied under, and the value of one key is not taken for that of another. (But by a reader
-//!   that sleeps while its bucket is changed so 2^30 times, or a multiple of that.)
+//! * A value is replaced by a store; an entry is added to an empty place by storing its value, then
+//!   the hash, and its mark as the lock is given back. Neither makes a reader's work void: it finds
+//!   all or nothing of it, and nothing that it read before has become wrong. The version stays.
+//!   (Who finds the hash before it is marked found all its bits set for others, and so will all who
+//!   come later: a mark loses bits only where the version changes too.)
+//! * All else (an entry is taken away or moved, spills are changed, a split) is told by the head
+//!   before the first store, and a new version is there after the last. Whoever read a part of it
+//!   sees the one or the other when it looks again, since stores release and loads acquire; whoever
+//!   began within waits. So a place is filled again under another version than it was emptied
+//!   under, and the value of one key is not taken for that of another, nor for a link. (But by a
+//!   reader that sleeps while its bucket is changed so 2^29 times, or a multiple of that.)
 //!
-//! **Splits** are made by one worker at a time, a few buckets at once: it locks and marks the
-//! buckets, moves entries to the new ones, which nobody sees, publishes the number of buckets, and
-//! only then gives the old ones back under new versions.
+//! **Splits** are made by one worker at a time, a few buckets at once: it locks the buckets, says
+//! that they change, moves entries to the new ones, which nobody sees, publishes the number of
+//! buckets, and only then gives the old ones back, under new versions and with less marked.
 //! * A reader that believes an old bucket has read it before the split, when its key belonged there
 //!   (its version is the old one); or it has the new version, and with it the new number of
-//!   buckets, and sees that the key belongs elsewhere. What it finds it found where the key
-//!   belongs, since entries are taken out of the old bucket under its mark.
+//!   buckets, and sees that the key belongs elsewhere. So does who finds the hash unmarked. What it
+//!   finds it found where the key belongs, since entries are taken out of the old bucket while that
+//!   says that it changes.
 //! * A writer that gets the lock of an old bucket after the split has the new number of buckets
 //!   with it, and goes elsewhere; one that had the lock before keeps the split waiting.
 //! * Nobody goes back: as the number of buckets grows, where a hash belongs only moves on.
@@ -41,9 +44,10 @@
 //! at most one bucket's lock, but for splits, and there is one of those; who holds one waits only
 //! for the lock of the list of spills, and who splits for writers.
 //!
-//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once. A bucket
-//! with spills has no empty place. All spills of a chain but the first are full, and entries of a
-//! spill lie one behind the other from the first place on.
+//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once, and marked
+//! where nobody holds the lock. A bucket with spills has no empty place but that of the link. All
+//! spills of a chain but the first are full, and entries of a spill lie one behind the other from
+//! the first place on.
 
 mod bucket;
 mod buckets;
@@ -60,15 +64,15 @@ use crate::heap::Full;
 use crate::ordered::{END, PutError, Unsound, together};
 use crate::sync::{AtomicU64, Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
-use bucket::{BUCKET_BYTES, Bucket, Entry, Filter, Head, SPILL_BYTES, SPILL_ENTRIES, Spill};
-use buckets::Buckets;
+use bucket::{Bucket, Entry, Head, Mark, SPILL_BYTES, SPILL_ENTRIES, Seen, Spill};
+use buckets::{Buckets, Home};
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::MediaError;
 use nyx_media::prim::Prim;
 use spills::Spills;
 
-/// The table grows when there are more entries than this per bucket.
-const LOAD: u64 = 5;
+/// The table grows when there are more entries than this in ten buckets.
+const LOAD: u64 = 52;
 /// Buckets of an empty table. A few under a model checker, which makes them all.
 const BUCKETS_MIN: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 /// Buckets that are split at once.
@@ -85,6 +89,11 @@ pub(crate) fn hash_of(key: u64) -> u64 {
     let mixed = key.wrapping_sub(END).wrapping_mul(FACTOR);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(FACTOR);
     mixed ^ mixed >> 32
+}
+
+/// Whether so many entries are too many for so many buckets.
+fn is_crowded(entries: u64, buckets: u64) -> bool {
+    entries * 10 > buckets * LOAD
 }
 
 /// The map.
@@ -110,16 +119,35 @@ struct Tally {
 
 /// A locked bucket.
 struct Held<'m> {
+    head: &'m Head,
     bucket: &'m Bucket,
-    /// What its head was before.
-    head: Head,
+    /// What its head was.
+    before: Seen,
+}
+
+impl<'m> Held<'m> {
+    /// An empty place.
+    #[inline]
+    fn vacancy(&self, prim: Prim) -> Option<Entry<'m>> {
+        match self.before.is_spilled() {
+            true => None,
+            false => self.bucket.vacancy(prim),
+        }
+    }
+
+    /// Adds an entry in an empty place, and gives the lock back.
+    #[inline]
+    fn fill(&self, vacancy: Entry<'_>, hash: u64, value: u64) {
+        vacancy.fill(hash, value);
+        self.head.unlock(self.before.with(Mark::of(hash)));
+    }
 }
 
 impl DramMap {
     /// An empty map for at least so many keys, which so many workers change. Its memory is taken as
     /// it grows.
     pub fn new(keys_max: u64, workers: u16) -> Result<DramMap, MediaError> {
-        let buckets = (keys_max / LOAD + 1).max(BUCKETS_MIN);
+        let buckets = (keys_max * 10 / LOAD + 1).max(BUCKETS_MIN);
         // Were all in one chain, or in chains that begin with a spill of one entry each, this is
         // enough: no chain has more spills than a third of its keys.
         let spills = keys_max / SPILL_ENTRIES as u64 + 1;
@@ -139,7 +167,7 @@ impl DramMap {
 
     /// The bytes of memory that it uses.
     pub fn bytes(&self) -> u64 {
-        self.buckets.count() * BUCKET_BYTES + self.spills.bytes()
+        self.buckets.bytes() + self.spills.bytes()
     }
 
     /// How many keys it holds; exact while nobody changes it.
@@ -160,7 +188,9 @@ impl DramMap {
     /// Asks for the memory that a look-up of `key` reads first to be brought near.
     #[inline]
     pub fn prefetch(&self, key: u64) {
-        self.buckets.home(hash_of(key)).bucket.prefetch();
+        let home = self.buckets.home(hash_of(key));
+        home.head.prefetch();
+        home.bucket.prefetch();
     }
 
     /// Gives `key` this value unless it has one. Tells whether it did.
@@ -169,7 +199,7 @@ impl DramMap {
         let hash = hash_of(key);
         let held = self.lock(hash);
         if self.seek(&held, hash).is_some() {
-            held.bucket.unlock(held.head);
+            held.head.unlock(held.before);
             return Ok(false);
         }
         self.add(worker, &held, hash, value)?;
@@ -180,15 +210,21 @@ impl DramMap {
     #[inline]
     fn try_lock(&self, hash: u64) -> Option<Held<'_>> {
         let home = self.buckets.home(hash);
-        let bucket = home.bucket;
-        let head = bucket.try_lock()?;
+        let Home { head, bucket, .. } = home;
+        bucket.prefetch_write();
+        let before = head.try_lock()?;
         // A split may have moved the key before the lock was taken, and none can now. (Who is
         // refused without need tries again.)
         if !self.buckets.is_same(home) {
-            bucket.unlock(head);
+            head.unlock(before);
             return None;
         }
-        Some(Held { bucket, head })
+        nyx_media::observed::read(std::slice::from_ref(bucket));
+        Some(Held {
+            head,
+            bucket,
+            before,
+        })
     }
 
     /// Waits for the lock of the bucket of `hash`.
@@ -204,11 +240,15 @@ impl DramMap {
 
     /// The entry of `hash` in a locked bucket.
     fn seek<'m>(&'m self, held: &Held<'m>, hash: u64) -> Option<Entry<'m>> {
+        if !held.before.may_have(hash) {
+            return None;
+        }
         let own = held.bucket.find(self.prim, hash);
-        if own.is_some() || !held.head.filter().may_have(hash) {
+        if own.is_some() || !held.before.is_spilled() {
             return own;
         }
-        let mut entries = (self.spills.chain(held.bucket.link())).flat_map(Spill::entries);
+        let link = held.bucket.link().filter(|link| link.may_have(hash));
+        let mut entries = self.spills.chain(link).flat_map(Spill::entries);
         entries.find(|entry| entry.word.load(Relaxed) == hash)
     }
 
@@ -220,11 +260,8 @@ impl DramMap {
         hash: u64,
         value: u64,
     ) -> Result<(), PutError> {
-        match held.bucket.vacancy(self.prim) {
-            Some(entry) => {
-                entry.fill(hash, value);
-                held.bucket.unlock(held.head);
-            }
+        match held.vacancy(self.prim) {
+            Some(entry) => held.fill(entry, hash, value),
             None => self.add_spilled(held, hash, value)?,
         }
         if self.tally(worker, 1) {
@@ -234,30 +271,42 @@ impl DramMap {
     }
 
     fn add_spilled(&self, held: &Held<'_>, hash: u64, value: u64) -> Result<(), PutError> {
-        let Held { bucket, head } = held;
-        bucket.begin_change(*head);
+        let &Held {
+            head,
+            bucket,
+            before,
+        } = held;
+        head.begin_change(before);
         let take = || self.spills.take();
-        let pushed = self.spills.push(bucket.link(), hash, value, take);
+        let pushed = match before.is_spilled() {
+            true => self.spills.push(bucket.link(), hash, value, take),
+            false => self.spills.spill(bucket, hash, value, take),
+        };
         if pushed.is_none() {
-            bucket.unlock_changed(*head, head.filter());
+            head.unlock_changed(before);
             return Err(PutError::Full(Full {
                 asked_bytes: SPILL_BYTES,
                 heap_bytes: self.bytes(),
             }));
         }
         bucket.set_link(pushed);
-        bucket.unlock_changed(*head, head.filter().with(hash));
+        head.unlock_changed(before.with(Mark::of(hash)).spilled(true));
         Ok(())
     }
 
     /// Takes an entry out of a locked bucket, and gives the lock back. The last of the first spill
     /// goes to its place.
     fn take_out(&self, held: &Held<'_>, entry: Entry<'_>) {
-        let Held { bucket, head } = held;
-        bucket.begin_change(*head);
-        let Some(link) = bucket.link() else {
+        let &Held {
+            head,
+            bucket,
+            before,
+        } = held;
+        head.begin_change(before);
+        let link = before.is_spilled().then(|| bucket.link()).flatten();
+        let Some(link) = link else {
             entry.clear();
-            return bucket.unlock_changed(*head, Filter::default());
+            return head.unlock_changed(before.marked(bucket.mark()));
         };
         let popped = self.spills.pop(link);
         // It may be the very one that was popped.
@@ -265,8 +314,10 @@ impl DramMap {
             entry.fill(popped.word, popped.value);
         }
         bucket.set_link(popped.link);
-        let filter = popped.link.map_or(Filter::default(), |_| head.filter());
-        bucket.unlock_changed(*head, filter);
+        head.unlock_changed(match popped.link {
+            Some(_) => before,
+            None => before.marked(bucket.mark()).spilled(false),
+        });
     }
 
     /// Counts an entry more (1), or less (-1); whether to [`DramMap::tell`].
@@ -309,7 +360,7 @@ impl DramMap {
         };
         let before = entry.value.load(Relaxed);
         entry.value.store(value, Release);
-        held.bucket.unlock(held.head);
+        held.head.unlock(held.before);
         Ok(Some(before))
     }
 
@@ -321,25 +372,34 @@ impl DramMap {
     #[inline]
     fn find(&self, hash: u64) -> Option<u64> {
         let home = self.buckets.home(hash);
-        let bucket = home.bucket;
-        bucket.prefetch_values();
-        let head = bucket.head();
-        if head.is_changing() {
+        let Home { head, bucket, .. } = home;
+        let before = head.look();
+        if !before.may_have(hash) {
+            return match self.buckets.is_same(home) {
+                true => None,
+                false => self.find_slowly(hash),
+            };
+        }
+        if before.is_changing() {
             return self.find_slowly(hash);
         }
+        bucket.prefetch_values();
+        nyx_media::observed::read(std::slice::from_ref(bucket));
         match bucket.find(self.prim, hash) {
             // An empty one.
             Some(_) if hash == 0 => None,
             Some(entry) => {
                 let value = entry.value.load(Acquire);
-                match head.is_same(bucket.head()) {
+                match before.is_same(head.look()) {
                     true => Some(value),
                     false => self.find_slowly(hash),
                 }
             }
             None => {
-                let may_be_spilled = head.filter().may_have(hash);
-                match !may_be_spilled && bucket.head() == head && self.buckets.is_same(home) {
+                // Not a branch for each.
+                let may_be_spilled = before.is_spilled() & bucket.may_spill(hash);
+                let is_same = before.is_same(head.look());
+                match !may_be_spilled && is_same && self.buckets.is_same(home) {
                     true => None,
                     false => self.find_slowly(hash),
                 }
@@ -365,18 +425,27 @@ impl DramMap {
     /// The value of `hash`, or none; nothing where it was being changed.
     fn look(&self, hash: u64) -> Option<Option<u64>> {
         let home = self.buckets.home(hash);
-        let bucket = home.bucket;
-        let head = bucket.head();
-        if head.is_changing() {
+        let Home { head, bucket, .. } = home;
+        let before = head.look();
+        if before.is_changing() {
             return None;
         }
-        let is_still = || head.is_same(bucket.head());
+        // What is there and not marked yet must not be found: who looks again would not find it.
+        if !before.may_have(hash) {
+            return self.buckets.is_home(home, hash).then_some(None);
+        }
+        let is_still = || before.is_same(head.look());
         if let Some(entry) = bucket.find(self.prim, hash) {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
-        if head.filter().may_have(hash) {
-            for spill in self.spills.chain(bucket.link()) {
+        if before.is_spilled() {
+            let link = bucket.link();
+            // Else it may be the value of an entry.
+            if !is_still() {
+                return None;
+            }
+            for spill in self.spills.chain(link.filter(|link| link.may_have(hash))) {
                 let mut entries = spill.entries();
                 if let Some(entry) = entries.find(|entry| entry.word.load(Acquire) == hash) {
                     let value = entry.value.load(Acquire);
@@ -415,18 +484,19 @@ impl Index for DramMap {
         let Some(held) = self.try_lock(hash) else {
             return self.put_slowly(worker, None, hash, value);
         };
-        if let Some(entry) = held.bucket.find(self.prim, hash) {
+        if held.before.may_have(hash)
+            && let Some(entry) = held.bucket.find(self.prim, hash)
+        {
             let before = entry.value.load(Relaxed);
             entry.value.store(value, Release);
-            held.bucket.unlock(held.head);
+            held.head.unlock(held.before);
             return Ok(Some(before));
         }
-        match held.bucket.vacancy(self.prim) {
+        match held.vacancy(self.prim) {
             // Without an empty place it may be spilled.
             None => self.put_slowly(worker, Some(held), hash, value),
             Some(entry) => {
-                entry.fill(hash, value);
-                held.bucket.unlock(held.head);
+                held.fill(entry, hash, value);
                 if self.tally(worker, 1) {
                     self.tell(worker);
                 }
@@ -442,7 +512,7 @@ impl Index for DramMap {
         let hash = hash_of(key);
         let held = self.lock(hash);
         let Some(entry) = self.seek(&held, hash) else {
-            held.bucket.unlock(held.head);
+            held.head.unlock(held.before);
             return Ok(None);
         };
         let value = entry.value.load(Relaxed);

@@ -7,7 +7,7 @@
 //! the other way round. A reader that comes too late may still walk a spill that is on the list or
 //! in another chain; the version of the bucket that it began at tells it so.
 
-use super::bucket::{Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use super::bucket::{Bucket, LINK_INDEX_MAX, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
 use super::buckets::{Memory, reserve};
 use crate::sync::{Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
@@ -40,6 +40,8 @@ pub(super) struct Spills {
 
 impl Spills {
     pub(super) fn reserve(count: u64) -> Result<Spills, MediaError> {
+        // No link leads further.
+        let count = count.min(LINK_INDEX_MAX + 1);
         Ok(Spills {
             memory: reserve(count, Spill::empty)?,
             lock: CachePadded(Word::new(0)),
@@ -66,11 +68,29 @@ impl Spills {
         std::iter::successors(first, |spill| spill.next().map(|link| self.at(link)))
     }
 
-    /// Asks for the first spill of a chain to be brought near.
+    /// Asks for the first spill of a chain to be brought near. The link may be none of a spill.
     #[inline]
     pub(super) fn prefetch(&self, link: Link) {
-        let spill = std::ptr::from_ref(self.at(link));
-        nyx_media::prim::prefetch_write(spill.cast(), SPILL_BYTES as usize);
+        if let Some(spill) = self.memory.get(link.index() as usize) {
+            let spill = std::ptr::from_ref(spill);
+            nyx_media::prim::prefetch_write(spill.cast(), SPILL_BYTES as usize);
+        }
+    }
+
+    /// Adds an entry to a full bucket that is not spilled, and is then: the last one in place goes
+    /// with it. As [`Spills::push`].
+    pub(super) fn spill(
+        &self,
+        bucket: &Bucket,
+        word: u64,
+        value: u64,
+        fresh: impl FnOnce() -> Option<u64>,
+    ) -> Option<Link> {
+        let last = bucket.last();
+        let (last_word, last_value) = last.read();
+        let link = self.push(None, last_word, last_value, fresh)?;
+        last.clear();
+        self.push(Some(link), word, value, || None)
     }
 
     /// Adds an entry to a chain; its link then, to one of `fresh` where the first was full. Holder
@@ -93,12 +113,12 @@ impl Spills {
             }
         };
         self.at(link).entry(link.entries() - 1).fill(word, value);
-        Some(link)
+        Some(link.with_all_of(chain).with(word))
     }
 
     /// Takes the last entry out of the first spill of a chain; as [`Spills::push`].
     pub(super) fn pop(&self, link: Link) -> Popped {
-        let (spill, entries) = (self.at(link), link.entries());
+        let (chain, spill, entries) = (Some(link), self.at(link), link.entries());
         let last = spill.entry(entries - 1);
         let (word, value) = last.read();
         last.clear();
@@ -110,6 +130,7 @@ impl Spills {
             }
             _ => Some(Link::to(link.index(), entries - 1)),
         };
+        let link = link.map(|link| link.with_all_of(chain));
         Popped { word, value, link }
     }
 

@@ -4,16 +4,32 @@
 //!
 //! *Thread safety*: one worker at a time; the protocol is in `map`.
 
-use super::bucket::{Bucket, ENTRIES, Filter, Head, Link, SPILL_ENTRIES};
-use super::{DramMap, LOAD, SPLIT_BUCKETS};
+use super::bucket::{Bucket, ENTRIES, Head, Link, Mark, SPILL_ENTRIES, Seen};
+use super::{DramMap, SPLIT_BUCKETS, is_crowded};
 use crate::sync::{Ordering, Wait};
 use Ordering::{Acquire, Relaxed, Release};
 
 /// One of the two buckets that a split makes of one.
 struct Side<'m> {
     bucket: &'m Bucket,
-    filter: Filter,
+    mark: Mark,
     link: Option<Link>,
+}
+
+impl Side<'_> {
+    /// What is in place in `bucket`, which is not spilled.
+    fn of(bucket: &Bucket) -> Side<'_> {
+        Side {
+            bucket,
+            mark: bucket.mark(),
+            link: None,
+        }
+    }
+
+    /// What its head is, that was `before`.
+    fn head(&self, before: Seen) -> Seen {
+        before.marked(self.mark).spilled(self.link.is_some())
+    }
 }
 
 impl DramMap {
@@ -34,7 +50,7 @@ impl DramMap {
         let count = self.buckets.count();
         // Removals may have been told before the insertions that others made.
         let told = self.told.load(Relaxed).cast_signed().max(0);
-        told.cast_unsigned() > count * LOAD && count < self.buckets.capacity()
+        is_crowded(told.cast_unsigned(), count) && count < self.buckets.capacity()
     }
 
     /// Splits the next buckets. Holder of `growing` only, and while there is room.
@@ -45,15 +61,17 @@ impl DramMap {
         let half = (count + 1).next_power_of_two() / 2;
         let mut heads = [None; SPLIT_BUCKETS as usize];
         for (at, old) in (count - half..).zip(&mut heads) {
-            let (from, into) = (self.buckets.at(at), self.buckets.at(at + half));
-            let head = lock(from);
-            from.begin_change(head);
-            *old = Some((head, self.split_one(from, into, half)));
+            let ((head, from), into) = (self.buckets.at(at), self.buckets.at(at + half));
+            let before = lock(head);
+            head.begin_change(before);
+            *old = Some(self.split_one((before, from), into, half));
         }
         self.buckets.set_count(count + SPLIT_BUCKETS);
         for (at, old) in (count - half..).zip(heads) {
-            let (head, filter) = old.expect("it was locked");
-            self.buckets.at(at).unlock_changed(head, filter);
+            // Not before the number of buckets: who finds a hash unmarked that went elsewhere sees
+            // that it did.
+            let (head, _) = self.buckets.at(at);
+            head.unlock_changed(old.expect("it was locked"));
         }
         self.fetch_next(count + SPLIT_BUCKETS);
     }
@@ -67,20 +85,28 @@ impl DramMap {
             }
             let half = (count + 1).next_power_of_two() / 2;
             for at in count - half..count - half + SPLIT_BUCKETS {
-                let from = self.buckets.at(at);
+                let (head, from) = self.buckets.at(at);
                 if !is_near {
                     from.prefetch_write();
-                    self.buckets.at(at + half).prefetch_write();
-                } else if let Some(link) = from.link() {
+                    self.buckets.at(at + half).1.prefetch_write();
+                } else if head.look().is_spilled()
+                    && let Some(link) = from.link()
+                {
                     self.spills.prefetch(link);
                 }
             }
         }
     }
 
-    /// Moves those entries of a bucket, which is marked, whose hash has the bit `half` into another
-    /// that nobody sees; the filter of what is spilled of those that stay.
-    fn split_one(&self, from: &Bucket, into: &Bucket, half: u64) -> Filter {
+    /// Moves those entries of a bucket, which is marked as changing, whose hash has the bit `half`
+    /// into another that nobody sees; the head of what is left.
+    fn split_one(
+        &self,
+        (before, from): (Seen, &Bucket),
+        (head, into): (&Head, &Bucket),
+        half: u64,
+    ) -> Seen {
+        let link = before.is_spilled().then(|| from.link()).flatten();
         let mut next = 0;
         for at in 0..ENTRIES {
             let (word, value) = from.entry(at).read();
@@ -92,21 +118,15 @@ impl DramMap {
                 .store(if moves { 0 } else { word }, Release);
             next += usize::from(moves);
         }
-        let Some(link) = from.link() else {
-            return Filter::default();
-        };
-        let mut sides = [from, into].map(|bucket| Side {
-            bucket,
-            filter: Filter::default(),
-            link: None,
-        });
-        self.split_spills(link, &mut sides, half);
-        for side in &sides {
-            side.bucket.set_link(side.link);
+        let mut sides = [from, into].map(Side::of);
+        if let Some(link) = link {
+            self.split_spills(link, &mut sides, half);
+            let spilled = sides.iter().filter(|side| side.link.is_some());
+            spilled.for_each(|side| side.bucket.set_link(side.link));
         }
         let [kept, moved] = sides;
-        into.unlock_changed(into.head(), moved.filter);
-        kept.filter
+        head.unlock(moved.head(head.look()));
+        kept.head(before)
     }
 
     /// Gives what was spilled to either side. A spill that is emptied is used again by the first
@@ -128,17 +148,19 @@ impl DramMap {
             spare = Some(at);
             for (word, value) in entries.into_iter().take(at.entries()) {
                 let side = &mut sides[usize::from(word & half != 0)];
-                if let Some(vacancy) = side.bucket.vacancy(self.prim) {
-                    vacancy.fill(word, value);
-                    continue;
-                }
-                let pushed = self.spills.push(side.link, word, value, || {
+                side.mark = side.mark.and(Mark::of(word));
+                let take = || {
                     let taken = spare.expect("as many as both sides need");
                     spare = self.spills.at(taken).next();
                     Some(taken.index())
-                });
-                side.link = pushed;
-                side.filter = side.filter.with(word);
+                };
+                if side.link.is_some() {
+                    side.link = self.spills.push(side.link, word, value, take);
+                } else if let Some(vacancy) = side.bucket.vacancy(self.prim) {
+                    vacancy.fill(word, value);
+                } else {
+                    side.link = self.spills.spill(side.bucket, word, value, take);
+                }
             }
         }
         while let Some(at) = spare {
@@ -148,10 +170,10 @@ impl DramMap {
     }
 }
 
-fn lock(bucket: &Bucket) -> Head {
+fn lock(head: &Head) -> Seen {
     let mut wait = Wait::new();
     loop {
-        match bucket.try_lock() {
+        match head.try_lock() {
             Some(head) => return head,
             None => wait.turn(),
         }

@@ -53,7 +53,7 @@ pub fn store_word(word: &AtomicU64, value: u64) {
 /// As [`super::Prim::find_word`].
 #[inline]
 pub(super) fn find_word(_: CopyLevel, line: &Line, word: u64) -> Option<usize> {
-    let mut words = line.words.iter();
+    let mut words = line.0.iter();
     words.position(|other| other.load(Ordering::Acquire) == word)
 }
 

@@ -387,14 +387,14 @@ pub(super) fn find_word(level: CopyLevel, line: &Line, word: u64) -> Option<usiz
     unsafe {
         match level {
             CopyLevel::Avx512 => {
-                let equal = equal_avx512(at, word) & 0xfe;
-                (equal != 0).then(|| equal.trailing_zeros() as usize - 1)
+                let equal = equal_avx512(at, word);
+                (equal != 0).then(|| equal.trailing_zeros() as usize)
             }
             _ => {
-                // The bits of both halves of a word, but the head's.
+                // The bits of both halves of a word.
                 let equal = equal_sse2(at, word);
-                let equal = equal & equal >> 1 & 0x5554;
-                (equal != 0).then(|| equal.trailing_zeros() as usize / 2 - 1)
+                let equal = equal & equal >> 1 & 0x5555;
+                (equal != 0).then(|| equal.trailing_zeros() as usize / 2)
             }
         }
     }
