@@ -97,8 +97,8 @@ impl Prim {
         self.flush
     }
 
-    /// Which of the words of a line is `word`: the first. Each is loaded in one piece, by an acquire
-    /// load, though not in the order of the others.
+    /// Which of the words of a line is `word`: the first. Each is loaded in one piece, by an
+    /// acquire load, though not in the order of the others.
     ///
     /// For whoever looks at many lines that are not near: a core waits for as many at once as it
     /// can begin instructions ahead, so these are few, and none of them is a branch that depends

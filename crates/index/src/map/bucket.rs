@@ -1,5 +1,5 @@
-//! A bucket of the map: two cache lines of eight entries, smaller ones for what a bucket has no room
-//! for, and a word that lies elsewhere, its head.
+//! A bucket of the map: two cache lines of eight entries, smaller ones for what a bucket has no
+//! room for, and a word that lies elsewhere, its head.
 //!
 //! ```text
 //! head     bits 0..32   mark | bit 32 locked | bit 33 spilled | bits 34..63 version
@@ -12,8 +12,9 @@
 //!
 //! The *word* of a key is its hash, from which nothing is lost, turned so that zero is the word of
 //! no key: an empty entry has it, and the last of a bucket that is spilled. The *mark* has two bits
-//! for each hash that the bucket has, in place or spilled, and may have more. A *link* is the number
-//! of a spill, how many entries it has, and a bit for each hash that is spilled; zero is none.
+//! for each hash that the bucket has, in place or spilled, and may have more. A *link* is the
+//! number of a spill, how many entries it has, and a bit for each hash that is spilled; zero is
+//! none.
 //!
 //! Heads lie together and take a sixteenth of what buckets do: who looks for a hash that is not
 //! there mostly finds out without a look at the bucket, in a cache. And no tags are compared in the
@@ -23,9 +24,9 @@
 //! What it never does: decide anything; the protocol is in `map`.
 //!
 //! *Thread safety*: every field is atomic. Only the holder of the lock of a head stores to it, to
-//! its bucket and to its spills. Stores release and loads acquire: whoever sees the word of an entry
-//! sees the value that was stored before it, and whoever sees either sees all that the head was
-//! before it.
+//! its bucket and to its spills. Stores release and loads acquire: whoever sees the word of an
+//! entry sees the value that was stored before it, and whoever sees either sees all that the head
+//! was before it.
 
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Relaxed, Release};

@@ -260,6 +260,36 @@ fn an_entry_that_gives_way_to_a_link_is_found_all_the_while() {
 }
 
 #[test]
+fn a_spill_that_was_given_back_is_not_touched_again() {
+    model(|| {
+        // The first has one entry left in its spill, which the second takes for two.
+        let keys = 0..=WHOLE as u64;
+        let first: Vec<u64> = keys.clone().map(stays).collect();
+        let second: Vec<u64> = keys
+            .map(|at| key_of((at + 1) << 59 | (at + 1) << 8 | 1))
+            .collect();
+        let map = map(&first);
+        assert_eq!(map.remove(A, first[1]), Ok(Some(2)));
+        for (&key, value) in second[..WHOLE].iter().zip(20..) {
+            assert_eq!(map.put(A, key, value), Ok(None));
+        }
+        // That it is the one which is left is how places are filled here.
+        let left = first[0];
+        let writer = beside(&map, move |map| {
+            assert_eq!(map.remove(B, left), Ok(Some(1)));
+        });
+        assert_eq!(map.put(A, second[WHOLE], 28), Ok(None));
+        writer.join().expect("no panic");
+        let found = second.iter().map(|&key| get(&map, key));
+        assert!(found.eq((20..=28).map(Some)));
+        let is_gone = |key| key == first[0] || key == first[1];
+        for (&key, value) in first.iter().zip(1..) {
+            assert_eq!(get(&map, key), (!is_gone(key)).then_some(value));
+        }
+    });
+}
+
+#[test]
 fn what_was_a_link_and_is_a_value_leads_no_reader_astray() {
     model(|| {
         let keys = long();

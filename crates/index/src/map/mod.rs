@@ -9,8 +9,8 @@
 //! look for what is not there nine see that from the head alone. A key takes 27 to 30 bytes.
 //!
 //! **Readers** take no lock. They read the head of the bucket, an entry, and the head again. Who
-//! finds nothing, or the hash unmarked, looks at the number of buckets again: a split may have taken
-//! the key elsewhere.
+//! finds nothing, or the hash unmarked, looks at the number of buckets again: a split may have
+//! taken the key elsewhere.
 //!
 //! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
 //! * A value is replaced by a store; an entry is added to an empty place by storing its value, then
@@ -308,9 +308,10 @@ impl DramMap {
             entry.clear();
             return head.unlock_changed(before.marked(bucket.mark()));
         };
+        let word = entry.word.load(Relaxed);
         let popped = self.spills.pop(link);
-        // It may be the very one that was popped.
-        if entry.word.load(Relaxed) != 0 {
+        // It may be the very one that was popped, and its spill another bucket's by now.
+        if popped.word != word {
             entry.fill(popped.word, popped.value);
         }
         bucket.set_link(popped.link);
