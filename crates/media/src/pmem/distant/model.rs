@@ -619,6 +619,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_asked_for_takes_what_dram_takes_too() {
+        // Who asks for it ahead has the memory beneath begin; who just reads it waits there after.
+        let extra = Extra::new(Kind::AepAbove { dram_ns: 100.0 }).expect("it has no bounds");
+        let (device, near) = (
+            Device::new(extra, Queue::in_order),
+            &mut Near::new(CACHE_BYTES),
+        );
+        near.prefetch(&device, 0, 8, || 1000);
+        assert_eq!(read(near, &device, 0, 8, 1020), 100 + 161 - 20);
+        assert_eq!(read(near, &device, 100, 1, 2000), 161);
+        near.prefetch(&device, 200, 201, || 3000);
+        assert_eq!(read(near, &device, 200, 1, 4000), 0, "long here");
+    }
+
+    #[test]
     fn who_asks_for_too_many_lines_waits_for_a_place() {
         let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
         // Three units, of each of which the device has all at hand after the first line.
