@@ -18,6 +18,9 @@ pub trait Observer {
 
     /// The same are asked for.
     fn fetch(&self, at: usize, bytes: usize);
+
+    /// The same are asked for, to be looked at once.
+    fn fetch_once(&self, at: usize, bytes: usize);
 }
 
 #[cfg(feature = "simulate")]
@@ -51,6 +54,11 @@ mod told {
     pub fn fetch<T>(what: &[T]) {
         tell(what, |observer, at, bytes| observer.fetch(at, bytes));
     }
+
+    /// `what` is asked for, to be looked at once.
+    pub fn fetch_once<T>(what: &[T]) {
+        tell(what, |observer, at, bytes| observer.fetch_once(at, bytes));
+    }
 }
 
 #[cfg(not(feature = "simulate"))]
@@ -67,6 +75,10 @@ mod told {
     /// Nobody is told.
     #[inline(always)]
     pub fn fetch<T>(_: &[T]) {}
+
+    /// Nobody is told.
+    #[inline(always)]
+    pub fn fetch_once<T>(_: &[T]) {}
 }
 
 pub use told::*;
@@ -88,6 +100,10 @@ mod tests {
         fn fetch(&self, _: usize, bytes: usize) {
             self.0.lock().expect("no panic").push(('f', bytes));
         }
+
+        fn fetch_once(&self, _: usize, bytes: usize) {
+            self.0.lock().expect("no panic").push(('o', bytes));
+        }
     }
 
     #[test]
@@ -97,6 +113,7 @@ mod tests {
             memory.fetch(64, 128);
             memory.fetch(u64::MAX - 7, 8);
             memory.words(64, 2);
+            memory.fetch_once(64, 64);
         };
         use_it();
         observe(Some(heard.clone()));
@@ -104,6 +121,9 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(use_it).join()).expect("no panic");
         observe(None);
         use_it();
-        assert_eq!(*heard.0.lock().expect("no panic"), [('f', 128), ('r', 16)]);
+        assert_eq!(
+            *heard.0.lock().expect("no panic"),
+            [('f', 128), ('r', 16), ('o', 64)]
+        );
     }
 }

@@ -23,7 +23,7 @@ mod portable;
 
 #[cfg(not(loom))]
 pub use arch::store_word;
-pub use arch::{prefetch, prefetch_write};
+pub use arch::{prefetch, prefetch_once, prefetch_write};
 
 use std::sync::atomic::AtomicU64;
 

@@ -286,7 +286,9 @@ impl<I: Index> Index for Acs<I> {
         };
         let found = match self.is_parallel.load(Relaxed) {
             true => {
-                self.memory.fetch(number * SET_BYTES, SET_BYTES as usize);
+                // Few sets are looked at again soon, or the cache would be asked before: they are
+                // not to push what the index needs out of the processor's caches.
+                (self.memory).fetch_once(number * SET_BYTES, SET_BYTES as usize);
                 self.index.get_beside(key, known)?
             }
             false => match known() {

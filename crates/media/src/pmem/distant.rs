@@ -171,6 +171,15 @@ impl<C: Clock> Observer for Machine<C> {
         let bytes = bytes.min(PREFETCH_LINES_MAX * LINE_BYTES) as u64;
         Machine::fetch(self, &self.dram, lines(at, bytes));
     }
+
+    fn fetch_once(&self, at: usize, bytes: usize) {
+        let bytes = bytes.min(PREFETCH_LINES_MAX * LINE_BYTES) as u64;
+        let (first, end) = lines(at, bytes);
+        self.wait(&self.dram, |near, device, now| {
+            near.prefetch_once(device, first, end, now);
+            None
+        });
+    }
 }
 
 /// See the module.

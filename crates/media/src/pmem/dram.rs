@@ -33,6 +33,24 @@ impl Dram {
     }
 }
 
+impl Dram {
+    /// As [`Pmem::fetch`], for what is looked at once and soon: it takes no place in the larger
+    /// caches, where the processor can do so.
+    #[inline]
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn fetch_once(&self, at: u64, len: usize) {
+        if self.holds(at, len as u64) {
+            let words = self.0.words(at, len / super::WORD_BYTES as usize);
+            crate::observed::fetch_once(words);
+            crate::prim::prefetch_once(words.as_ptr().cast(), len);
+        }
+    }
+
+    /// Does nothing.
+    #[cfg(any(loom, shuttle))]
+    pub fn fetch_once(&self, _: u64, _: usize) {}
+}
+
 impl Pmem for Dram {
     #[cfg(not(any(loom, shuttle)))]
     fn size_bytes(&self) -> u64 {

@@ -67,4 +67,8 @@ pub fn prefetch(_: *const u8, _: usize) {}
 
 /// Does nothing: there is no portable prefetch.
 #[inline]
+pub fn prefetch_once(_: *const u8, _: usize) {}
+
+/// Does nothing: there is no portable prefetch.
+#[inline]
 pub fn prefetch_write(_: *const u8, _: usize) {}

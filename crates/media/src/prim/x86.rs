@@ -6,7 +6,9 @@
 
 use super::{CopyLevel, FlushLevel, LINE_BYTES, Line, PREFETCH_LINES_MAX, WORD_BYTES, portable};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence};
+use std::arch::x86_64::{
+    __cpuid, __cpuid_count, _MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch, _mm_sfence,
+};
 use std::sync::atomic::AtomicU64;
 
 pub(super) fn copy_level() -> CopyLevel {
@@ -475,6 +477,16 @@ pub fn prefetch(at: *const u8, len: usize) {
     for line in first_lines(at, len) {
         // SAFETY: a hint; it reads nothing that the program can see and ignores bad addresses.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+}
+
+/// As [`prefetch`], for lines that are looked at once and soon: they come to the innermost cache
+/// only.
+#[inline]
+pub fn prefetch_once(at: *const u8, len: usize) {
+    for line in first_lines(at, len) {
+        // SAFETY: a hint as above.
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(line.cast()) }
     }
 }
 

@@ -31,6 +31,8 @@ const QUEUED: u64 = 64;
 /// Lines that a core waits for at once.
 const IN_FLIGHT: usize = 12;
 const WAYS: usize = 8;
+/// Ranges that are near for being looked at once: a few, each a line or two.
+const PASSING: usize = 8;
 /// Ranges that are known to be near without looking at each line, a power of two.
 const RECENT: usize = 2048;
 /// The bits of a unit's lines, below its tag.
@@ -233,6 +235,9 @@ pub(super) struct Near {
     /// is near until another one takes its place, whatever `sets` says; as in an inner cache.
     recent: Box<[u64; RECENT]>,
     in_flight: [(u64, u64); IN_FLIGHT],
+    /// Ranges that were asked for to be looked at once: in an innermost cache, and nowhere else.
+    passing: [(u64, u64); PASSING],
+    next_passing: usize,
     /// No line is on its way after this; 0 where it is known that none is.
     landed_by: u64,
     buffered: [u64; BUFFERED],
@@ -294,6 +299,8 @@ impl Near {
             sets: vec![[0; WAYS]; sets].into(),
             recent: Box::new([0; RECENT]),
             in_flight: [(0, 0); IN_FLIGHT],
+            passing: [(0, 0); PASSING],
+            next_passing: 0,
             landed_by: 0,
             buffered: [u64::MAX; BUFFERED],
             next_buffered: 0,
@@ -402,6 +409,12 @@ impl Near {
         if self.is_recent(first, end) {
             return None;
         }
+        if self.passing.contains(&(first, end)) {
+            return match self.landed_by {
+                0 => None,
+                _ => self.landing(first, end, now()),
+            };
+        }
         self.is_recent_now(first, end);
         if device.extra.is_none() {
             // Who waits spends the time that it takes to look at the clock in waiting.
@@ -470,6 +483,44 @@ impl Near {
             None if self.landed_by == 0 => self.is_recent_now(first, end),
             None => {}
         }
+    }
+
+    /// The same for lines that are looked at once: they take no place of others.
+    pub(super) fn prefetch_once(
+        &mut self,
+        device: &Device,
+        first: u64,
+        end: u64,
+        now: impl Fn() -> u64,
+    ) {
+        let is_near = self.is_recent(first, end) || self.is_near(first, end);
+        if is_near || device.extra.is_none() {
+            return;
+        }
+        self.passing[self.next_passing] = (first, end);
+        self.next_passing = (self.next_passing + 1) % PASSING;
+        let mut lines = [0; IN_FLIGHT];
+        let count = ((end - first) as usize).min(IN_FLIGHT);
+        for (line, number) in lines[..count].iter_mut().zip(first..) {
+            *line = number;
+        }
+        let missing = Missing {
+            lines: end - first,
+            units: 0,
+            buffered: 0,
+        };
+        self.send_for(device, &lines[..count], missing, now());
+    }
+
+    /// Whether all lines of a range are near.
+    fn is_near(&self, first: u64, end: u64) -> bool {
+        let sets = self.sets.len() as u64;
+        (first..end).all(|line| {
+            let unit = line / UNIT_LINES;
+            let set = &self.sets[(unit & (sets - 1)) as usize];
+            let way = way_of(set, tag_of(unit >> sets.ilog2()));
+            way.is_some_and(|way| set[way] >> (line % UNIT_LINES) & 1 != 0)
+        })
     }
 
     /// Has lines on their way from `now` on. What has to wait for a place waits for the one that is
@@ -631,6 +682,24 @@ mod tests {
         assert_eq!(read(near, &device, 100, 1, 2000), 161);
         near.prefetch(&device, 200, 201, || 3000);
         assert_eq!(read(near, &device, 200, 1, 4000), 0, "long here");
+    }
+
+    #[test]
+    fn what_is_looked_at_once_takes_no_place_of_others() {
+        let (device, near) = (device(), &mut Near::new(CACHE_BYTES));
+        let units = CACHE_LINES / UNIT_LINES;
+        assert_eq!(read(near, &device, 0, 1, 0), 161);
+        // Others of its set, more than there are ways.
+        for at in 1..=2 * WAYS as u64 {
+            let line = at * units / WAYS as u64 * UNIT_LINES;
+            let now = 1000 * at;
+            near.prefetch_once(&device, line, line + 2, || now);
+            assert_eq!(read(near, &device, line, 2, now + 11), 150, "on its way");
+            assert_eq!(read(near, &device, line, 2, now + 500), 0, "here");
+        }
+        let line = units / WAYS as u64 * UNIT_LINES;
+        assert_eq!(read(near, &device, line, 1, 90_000), 161, "not for long");
+        assert_eq!(near.touch(0, 1), 0, "it was not pushed out");
     }
 
     #[test]
