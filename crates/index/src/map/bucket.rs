@@ -345,10 +345,14 @@ impl Bucket {
         self.values.0[LINK].load(Acquire) & Link::filter_bit(hash) != 0
     }
 
-    /// The first spill of one that is spilled.
+    /// The first spill of one whose head is that. To others than the holder of the lock it may be
+    /// the value of an entry, where the head is not the same any more.
     #[inline]
-    pub(super) fn link(&self) -> Option<Link> {
-        Link::of(self.values.0[LINK].load(Acquire))
+    pub(super) fn link(&self, head: Seen) -> Option<Link> {
+        match head.is_spilled() {
+            true => Link::of(self.values.0[LINK].load(Acquire)),
+            false => None,
+        }
     }
 
     /// Holder of the lock only.

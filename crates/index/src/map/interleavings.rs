@@ -81,9 +81,6 @@ fn long() -> Vec<u64> {
         .collect()
 }
 
-/// What a bucket has room for.
-const WHOLE: usize = ENTRIES;
-
 #[test]
 fn a_split_loses_nothing_for_readers() {
     model(|| {
@@ -224,20 +221,20 @@ fn an_entry_that_moves_because_another_goes_is_found_all_the_while() {
 fn an_entry_that_is_spilled_is_found_by_whoever_was_told() {
     model(|| {
         let keys = long();
-        let map = map(&keys[..WHOLE]);
+        let map = map(&keys[..ENTRIES]);
         let writer = beside(&map, |map| {
             let keys = long();
-            assert_eq!(map.put(B, keys[WHOLE], 9), Ok(None));
-            assert_eq!(get(map, keys[WHOLE]), Some(9));
+            assert_eq!(map.put(B, keys[ENTRIES], 9), Ok(None));
+            assert_eq!(get(map, keys[ENTRIES]), Some(9));
             assert_eq!(map.remove(B, keys[0]), Ok(Some(1)));
         });
         assert_eq!(get(&map, keys[3]), Some(4));
-        assert_eq!(map.put(A, keys[WHOLE + 1], 10), Ok(None));
-        assert_eq!(get(&map, keys[WHOLE + 1]), Some(10));
-        let found = get(&map, keys[WHOLE]);
+        assert_eq!(map.put(A, keys[ENTRIES + 1], 10), Ok(None));
+        assert_eq!(get(&map, keys[ENTRIES + 1]), Some(10));
+        let found = get(&map, keys[ENTRIES]);
         assert!(found.is_none() || found == Some(9), "{found:?}");
         writer.join().expect("no panic");
-        let found = [WHOLE, WHOLE + 1, 0].map(|at| get(&map, keys[at]));
+        let found = [ENTRIES, ENTRIES + 1, 0].map(|at| get(&map, keys[at]));
         assert_eq!(found, [Some(9), Some(10), None]);
     });
 }
@@ -246,9 +243,9 @@ fn an_entry_that_is_spilled_is_found_by_whoever_was_told() {
 fn an_entry_that_gives_way_to_a_link_is_found_all_the_while() {
     model(|| {
         let keys = long();
-        let map = map(&keys[..WHOLE]);
+        let map = map(&keys[..ENTRIES]);
         let writer = beside(&map, |map| {
-            assert_eq!(map.put(B, long()[WHOLE], 9), Ok(None));
+            assert_eq!(map.put(B, long()[ENTRIES], 9), Ok(None));
         });
         // Places are filled from the last on here, so that the first key has that of the link.
         for at in [0, 0, 1] {
@@ -263,14 +260,14 @@ fn an_entry_that_gives_way_to_a_link_is_found_all_the_while() {
 fn a_spill_that_was_given_back_is_not_touched_again() {
     model(|| {
         // The first has one entry left in its spill, which the second takes for two.
-        let keys = 0..=WHOLE as u64;
+        let keys = 0..=ENTRIES as u64;
         let first: Vec<u64> = keys.clone().map(stays).collect();
         let second: Vec<u64> = keys
             .map(|at| key_of((at + 1) << 59 | (at + 1) << 8 | 1))
             .collect();
         let map = map(&first);
         assert_eq!(map.remove(A, first[1]), Ok(Some(2)));
-        for (&key, value) in second[..WHOLE].iter().zip(20..) {
+        for (&key, value) in second[..ENTRIES].iter().zip(20..) {
             assert_eq!(map.put(A, key, value), Ok(None));
         }
         // That it is the one which is left is how places are filled here.
@@ -278,7 +275,7 @@ fn a_spill_that_was_given_back_is_not_touched_again() {
         let writer = beside(&map, move |map| {
             assert_eq!(map.remove(B, left), Ok(Some(1)));
         });
-        assert_eq!(map.put(A, second[WHOLE], 28), Ok(None));
+        assert_eq!(map.put(A, second[ENTRIES], 28), Ok(None));
         writer.join().expect("no panic");
         let found = second.iter().map(|&key| get(&map, key));
         assert!(found.eq((20..=28).map(Some)));
@@ -293,20 +290,20 @@ fn a_spill_that_was_given_back_is_not_touched_again() {
 fn what_was_a_link_and_is_a_value_leads_no_reader_astray() {
     model(|| {
         let keys = long();
-        let map = map(&keys[..=WHOLE]);
+        let map = map(&keys[..=ENTRIES]);
         let writer = beside(&map, |map| {
             let keys = long();
             // The last two that are spilled come back, and a new one takes the place of the link.
             (1..3).for_each(|at| assert!(map.remove(B, keys[at]).is_ok()));
-            assert_eq!(map.put(B, keys[WHOLE + 1], u64::MAX), Ok(None));
+            assert_eq!(map.put(B, keys[ENTRIES + 1], u64::MAX), Ok(None));
         });
-        for at in [0, WHOLE, WHOLE - 1] {
+        for at in [0, ENTRIES, ENTRIES - 1] {
             assert_eq!(get(&map, keys[at]), Some(at as u64 + 1), "{at}");
         }
-        let found = get(&map, keys[WHOLE + 1]);
+        let found = get(&map, keys[ENTRIES + 1]);
         assert!(found.is_none() || found == Some(u64::MAX), "{found:?}");
         writer.join().expect("no panic");
-        assert_eq!(get(&map, keys[WHOLE + 1]), Some(u64::MAX));
+        assert_eq!(get(&map, keys[ENTRIES + 1]), Some(u64::MAX));
     });
 }
 
@@ -337,16 +334,16 @@ fn a_mark_is_there_for_as_long_as_its_entry() {
 fn spills_that_go_from_chain_to_chain_lead_no_reader_astray() {
     model(|| {
         // One chain of bucket 0 and one of bucket 1 that take and give back the same spill.
-        let keys = 0..=WHOLE as u64;
+        let keys = 0..=ENTRIES as u64;
         let first: Vec<u64> = keys.clone().map(stays).collect();
         let second: Vec<u64> = keys.map(|at| key_of((at + 1) << 8 | 1)).collect();
         let map = map(&first);
-        for (&key, value) in second[..WHOLE].iter().zip(20..) {
+        for (&key, value) in second[..ENTRIES].iter().zip(20..) {
             assert_eq!(map.put(A, key, value), Ok(None));
         }
-        let last = second[WHOLE];
+        let last = second[ENTRIES];
         // The two that are spilled.
-        let (spilled, other) = (first[WHOLE], first[0]);
+        let (spilled, other) = (first[ENTRIES], first[0]);
         let writer = beside(&map, move |map| {
             assert_eq!(map.remove(B, spilled), Ok(Some(9)));
             assert_eq!(map.remove(B, other), Ok(Some(1)));

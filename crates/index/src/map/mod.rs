@@ -147,7 +147,7 @@ impl DramMap {
     /// An empty map for at least so many keys, which so many workers change. Its memory is taken as
     /// it grows.
     pub fn new(keys_max: u64, workers: u16) -> Result<DramMap, MediaError> {
-        let buckets = (keys_max * 10 / LOAD + 1).max(BUCKETS_MIN);
+        let buckets = (keys_max.div_ceil(LOAD) * 10).max(BUCKETS_MIN);
         // Were all in one chain, or in chains that begin with a spill of one entry each, this is
         // enough: no chain has more spills than a third of its keys.
         let spills = keys_max / SPILL_ENTRIES as u64 + 1;
@@ -244,10 +244,11 @@ impl DramMap {
             return None;
         }
         let own = held.bucket.find(self.prim, hash);
-        if own.is_some() || !held.before.is_spilled() {
+        if own.is_some() {
             return own;
         }
-        let link = held.bucket.link().filter(|link| link.may_have(hash));
+        let link = held.bucket.link(held.before);
+        let link = link.filter(|link| link.may_have(hash));
         let mut entries = self.spills.chain(link).flat_map(Spill::entries);
         entries.find(|entry| entry.word.load(Relaxed) == hash)
     }
@@ -271,42 +272,33 @@ impl DramMap {
     }
 
     fn add_spilled(&self, held: &Held<'_>, hash: u64, value: u64) -> Result<(), PutError> {
-        let &Held {
-            head,
-            bucket,
-            before,
-        } = held;
-        head.begin_change(before);
+        held.head.begin_change(held.before);
         let take = || self.spills.take();
-        let pushed = match before.is_spilled() {
-            true => self.spills.push(bucket.link(), hash, value, take),
-            false => self.spills.spill(bucket, hash, value, take),
+        let pushed = match held.bucket.link(held.before) {
+            None => self.spills.spill(held.bucket, hash, value, take),
+            link => self.spills.push(link, hash, value, take),
         };
         if pushed.is_none() {
-            head.unlock_changed(before);
+            held.head.unlock_changed(held.before);
             return Err(PutError::Full(Full {
                 asked_bytes: SPILL_BYTES,
                 heap_bytes: self.bytes(),
             }));
         }
-        bucket.set_link(pushed);
-        head.unlock_changed(before.with(Mark::of(hash)).spilled(true));
+        held.bucket.set_link(pushed);
+        let now = held.before.with(Mark::of(hash)).spilled(true);
+        held.head.unlock_changed(now);
         Ok(())
     }
 
     /// Takes an entry out of a locked bucket, and gives the lock back. The last of the first spill
     /// goes to its place.
     fn take_out(&self, held: &Held<'_>, entry: Entry<'_>) {
-        let &Held {
-            head,
-            bucket,
-            before,
-        } = held;
-        head.begin_change(before);
-        let link = before.is_spilled().then(|| bucket.link()).flatten();
-        let Some(link) = link else {
+        let (bucket, before) = (held.bucket, held.before);
+        held.head.begin_change(before);
+        let Some(link) = bucket.link(before) else {
             entry.clear();
-            return head.unlock_changed(before.marked(bucket.mark()));
+            return held.head.unlock_changed(before.marked(bucket.mark()));
         };
         let word = entry.word.load(Relaxed);
         let popped = self.spills.pop(link);
@@ -315,7 +307,7 @@ impl DramMap {
             entry.fill(popped.word, popped.value);
         }
         bucket.set_link(popped.link);
-        head.unlock_changed(match popped.link {
+        held.head.unlock_changed(match popped.link {
             Some(_) => before,
             None => before.marked(bucket.mark()).spilled(false),
         });
@@ -440,22 +432,20 @@ impl DramMap {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
-        if before.is_spilled() {
-            let link = bucket.link();
-            // Else it may be the value of an entry.
+        let link = bucket.link(before);
+        // Else it may be the value of an entry.
+        if !is_still() {
+            return None;
+        }
+        for spill in self.spills.chain(link.filter(|link| link.may_have(hash))) {
+            let mut entries = spill.entries();
+            if let Some(entry) = entries.find(|entry| entry.word.load(Acquire) == hash) {
+                let value = entry.value.load(Acquire);
+                return is_still().then_some(Some(value));
+            }
+            // Else it could be led on for ever.
             if !is_still() {
                 return None;
-            }
-            for spill in self.spills.chain(link.filter(|link| link.may_have(hash))) {
-                let mut entries = spill.entries();
-                if let Some(entry) = entries.find(|entry| entry.word.load(Acquire) == hash) {
-                    let value = entry.value.load(Acquire);
-                    return is_still().then_some(Some(value));
-                }
-                // Else it could be led on for ever.
-                if !is_still() {
-                    return None;
-                }
             }
         }
         (is_still() && self.buckets.is_home(home, hash)).then_some(None)

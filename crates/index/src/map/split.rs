@@ -89,9 +89,7 @@ impl DramMap {
                 if !is_near {
                     from.prefetch_write();
                     self.buckets.at(at + half).1.prefetch_write();
-                } else if head.look().is_spilled()
-                    && let Some(link) = from.link()
-                {
+                } else if let Some(link) = from.link(head.look()) {
                     self.spills.prefetch(link);
                 }
             }
@@ -106,7 +104,7 @@ impl DramMap {
         (head, into): (&Head, &Bucket),
         half: u64,
     ) -> Seen {
-        let link = before.is_spilled().then(|| from.link()).flatten();
+        let link = from.link(before);
         let mut next = 0;
         for at in 0..ENTRIES {
             let (word, value) = from.entry(at).read();
