@@ -31,9 +31,7 @@ impl Dram {
             (0..len / super::WORD_BYTES).map(|_| Word::new(0)).collect(),
         ))
     }
-}
 
-impl Dram {
     /// As [`Pmem::fetch`], for what is looked at once and soon: it takes no place in the larger
     /// caches, where the processor can do so.
     #[inline]

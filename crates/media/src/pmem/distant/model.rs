@@ -309,12 +309,18 @@ impl Near {
         }
     }
 
+    /// The number of a unit's set, and what tells it apart there.
+    #[inline]
+    fn place_of(&self, unit: u64) -> (usize, u16) {
+        let sets = self.sets.len() as u64;
+        ((unit & (sets - 1)) as usize, tag_of(unit >> sets.ilog2()))
+    }
+
     /// Brings some lines of a unit near, one bit for each; those which were not.
     #[inline]
     fn touch(&mut self, unit: u64, lines: u16) -> u16 {
-        let sets = self.sets.len() as u64;
-        let set = &mut self.sets[(unit & (sets - 1)) as usize];
-        let tag = tag_of(unit >> sets.ilog2());
+        let (set, tag) = self.place_of(unit);
+        let set = &mut self.sets[set];
         let Some(way) = way_of(set, tag) else {
             set.copy_within(..WAYS - 1, 1);
             set[0] = tag | lines;
@@ -506,20 +512,17 @@ impl Near {
         }
         let missing = Missing {
             lines: end - first,
-            units: 0,
-            buffered: 0,
+            ..Missing::default()
         };
         self.send_for(device, &lines[..count], missing, now());
     }
 
     /// Whether all lines of a range are near.
     fn is_near(&self, first: u64, end: u64) -> bool {
-        let sets = self.sets.len() as u64;
         (first..end).all(|line| {
-            let unit = line / UNIT_LINES;
-            let set = &self.sets[(unit & (sets - 1)) as usize];
-            let way = way_of(set, tag_of(unit >> sets.ilog2()));
-            way.is_some_and(|way| set[way] >> (line % UNIT_LINES) & 1 != 0)
+            let (set, tag) = self.place_of(line / UNIT_LINES);
+            let set = &self.sets[set];
+            way_of(set, tag).is_some_and(|way| set[way] >> (line % UNIT_LINES) & 1 != 0)
         })
     }
 
@@ -543,8 +546,7 @@ impl Near {
                 true => &mut self.in_flight[at],
                 false => first_free(&mut self.in_flight),
             };
-            let free = if are_all_free { now } else { place.1.max(now) };
-            let by = (free + ns).max(read_by);
+            let by = (place.1.max(now) + ns).max(read_by);
             *place = (line, by);
             self.landed_by = self.landed_by.max(by);
         }
