@@ -12,8 +12,13 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+/// An `AtomicU32` that shuttle has too.
+#[cfg(not(shuttle))]
+pub(crate) use AtomicU32 as HalfWord;
 /// An `AtomicU64` that shuttle has too, for what is run there.
 pub(crate) use nyx_media::pmem::Word;
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::AtomicU32 as HalfWord;
 
 use nyx_base::CachePadded;
 

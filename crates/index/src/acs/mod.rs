@@ -96,7 +96,8 @@ pub struct AcsFigures {
 const LOCKS: usize = 1024;
 /// Entries that wait to be filled in, at most.
 const WANTED_MAX: usize = 1024;
-/// In parallel, of so many misses one is filled in: a cache of little use is not worth more.
+/// In parallel, of so many misses one is filled in where another entry has to go for it: a cache of
+/// little use is not worth more.
 const PARALLEL_FILLS: u64 = 8;
 /// Below this share of hits the index is asked in parallel, above that one no more: a look-up in
 /// the cache takes about a third of one in an index.
@@ -209,7 +210,7 @@ impl<I: Index> Acs<I> {
         found: Option<u64>,
     ) -> Option<u64> {
         let look = match first {
-            Look::Miss(version) if set.version() != version => set.look(key),
+            Look::Miss { version, .. } if set.version() != version => set.look(key),
             Look::Busy => set.look(key),
             first => first,
         };
@@ -221,12 +222,14 @@ impl<I: Index> Acs<I> {
             return Some(value);
         }
         let looks = self.tell(number, false);
-        let is_wanted = !self.is_parallel.load(Relaxed) || looks.is_multiple_of(PARALLEL_FILLS);
+        let has_room = matches!(look, Look::Miss { has_room: true, .. });
+        let is_wanted =
+            has_room || !self.is_parallel.load(Relaxed) || looks.is_multiple_of(PARALLEL_FILLS);
         if let Some(value) = found
             && is_wanted
         {
             let known = match first {
-                Look::Miss(version) if look == first => Some((value, version)),
+                Look::Miss { version, .. } if look == first => Some((value, version)),
                 _ => None,
             };
             self.want(Wanted { key, known });

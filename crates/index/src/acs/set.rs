@@ -26,6 +26,8 @@ const WORDS: usize = SET_BYTES as usize / 8;
 const VERSION: usize = 0;
 const RANKS: usize = 1;
 const ENTRIES: usize = 2;
+/// Places are taken in their order: while the last is free there is room.
+const LAST_KEY: usize = ENTRIES + 2 * (WAYS - 1);
 
 /// Ways in the order 0, 1, 2..., most recent first.
 const IN_ORDER: u64 = 0x0654_3210;
@@ -41,8 +43,13 @@ pub(super) struct Set<'c>(&'c [Word]);
 pub(super) enum Look {
     /// The way and the value.
     Hit(usize, u64),
-    /// The key is not there, at this version.
-    Miss(u64),
+    /// The key is not there.
+    Miss {
+        /// The version that this is of.
+        version: u64,
+        /// Whether there is a place that nobody took yet.
+        has_room: bool,
+    },
     /// It is being changed.
     Busy,
 }
@@ -85,7 +92,10 @@ impl<'c> Set<'c> {
         match (found, value) {
             _ if self.version() != version => Look::Busy,
             (Some(way), Some(value)) => Look::Hit(way, value),
-            _ => Look::Miss(version),
+            _ => Look::Miss {
+                version,
+                has_room: self.0[LAST_KEY].load(Relaxed) == 0,
+            },
         }
     }
 
@@ -98,7 +108,7 @@ impl<'c> Set<'c> {
             Keep::Lfu => counted(ranks, way),
         };
         if now != ranks {
-            let _ = self.0[RANKS].compare_exchange(ranks, now, Relaxed, Relaxed);
+            self.0[RANKS].store(now, Relaxed);
         }
     }
 
@@ -222,7 +232,7 @@ mod tests {
                 }
             }
             set.fill(100, 1, keep);
-            assert!(matches!(set.look(expected), Look::Miss(_)), "{keep:?}");
+            assert!(matches!(set.look(expected), Look::Miss { .. }), "{keep:?}");
             assert_eq!(set.len(), WAYS);
             set.renew(100, Some(2));
             assert!(matches!(set.look(100), Look::Hit(_, 2)));

@@ -1,9 +1,7 @@
-//! A bucket of the map: two cache lines of eight entries, smaller ones for what a bucket has no
-//! room for, and a word that lies elsewhere, its head.
+//! A bucket of the map: two cache lines of eight entries, and smaller ones for what it has no room
+//! for.
 //!
 //! ```text
-//! head     bits 0..32   mark | bit 32 locked | bit 33 spilled | bits 34..63 version
-//!          bit 63       changing
 //! bucket   words 0..8   words of entries 0..=7
 //!          words 8..16  values of entries 0..=7; where it is spilled the last is the link
 //! spill    word 0       link
@@ -11,23 +9,16 @@
 //! ```
 //!
 //! The *word* of a key is its hash, from which nothing is lost, turned so that zero is the word of
-//! no key: an empty entry has it, and the last of a bucket that is spilled. The *mark* has two bits
-//! for each hash that the bucket has, in place or spilled, and may have more. A *link* is the
-//! number of a spill, how many entries it has, and a bit for each hash that is spilled; zero is
-//! none.
-//!
-//! Heads lie together and take a sixteenth of what buckets do: who looks for a hash that is not
-//! there mostly finds out without a look at the bucket, in a cache. And no tags are compared in the
-//! bucket that could match by chance: a branch that is guessed wrong after it waited for memory
-//! costs all that the core had begun behind it.
+//! no key: an empty entry has it, and the last of a bucket that is spilled. A *link* is the number
+//! of a spill, how many entries it has, and a bit for each hash that is spilled; zero is none.
 //!
 //! What it never does: decide anything; the protocol is in `map`.
 //!
-//! *Thread safety*: every field is atomic. Only the holder of the lock of a head stores to it, to
-//! its bucket and to its spills. Stores release and loads acquire: whoever sees the word of an
-//! entry sees the value that was stored before it, and whoever sees either sees all that the head
-//! was before it.
+//! *Thread safety*: every field is atomic. Only the holder of the lock of a bucket stores to it and
+//! to its spills. Stores release and loads acquire: whoever sees the word of an entry sees the
+//! value that was stored before it.
 
+use super::stripe::Mark;
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Relaxed, Release};
 #[cfg(not(any(loom, shuttle)))]
@@ -39,29 +30,16 @@ use std::num::NonZeroU64;
 pub(super) const ENTRIES: usize = 8;
 /// Entries of a spill.
 pub(super) const SPILL_ENTRIES: usize = 3;
-/// Bytes of a bucket with its head.
-pub(super) const BUCKET_BYTES: u64 = (size_of::<Bucket>() + size_of::<Head>()) as u64;
 /// Bytes of a spill.
 pub(super) const SPILL_BYTES: u64 = 64;
 
 /// The entry that is none where a bucket is spilled.
 const LINK: usize = ENTRIES - 1;
 
-const MARK_MASK: u64 = 0xffff_ffff;
-const LOCKED: u64 = 1 << 32;
-const SPILLED: u64 = 1 << 33;
-const CHANGING: u64 = 1 << 63;
-/// Tells a reader of a change, with the version above it.
-const VERSION_SHIFT: u32 = 34;
 const LINK_INDEX_SHIFT: u32 = 2;
 const FILTER_SHIFT: u32 = 36;
 /// The highest number of a spill.
 pub(super) const LINK_INDEX_MAX: u64 = (1 << (FILTER_SHIFT - LINK_INDEX_SHIFT)) - 1;
-
-/// The head of a bucket.
-#[derive(Debug)]
-#[repr(transparent)]
-pub(super) struct Head(Word);
 
 /// Two cache lines, brought near together.
 #[derive(Debug)]
@@ -111,121 +89,6 @@ impl Entry<'_> {
     #[inline]
     pub(super) fn clear(self) {
         self.word.store(0, Release);
-    }
-}
-
-/// The bits of hashes in a mark.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mark(u32);
-
-impl Mark {
-    /// Chosen by bits of the hash that choose no bucket.
-    #[inline]
-    pub(super) fn of(hash: u64) -> Mark {
-        Mark(1 << (hash >> 59) | 1 << (hash >> 54 & 31))
-    }
-
-    #[inline]
-    #[must_use]
-    pub(super) fn and(self, other: Mark) -> Mark {
-        Mark(self.0 | other.0)
-    }
-}
-
-/// A head as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen(u64);
-
-impl Seen {
-    #[inline]
-    pub(super) fn is_changing(self) -> bool {
-        self.0 & CHANGING != 0
-    }
-
-    /// Whether what was read between the two is to be believed.
-    #[inline]
-    pub(super) fn is_same(self, later: Seen) -> bool {
-        (self.0 ^ later.0) >> VERSION_SHIFT == 0
-    }
-
-    /// Whether the bucket may have `hash`, in place or spilled.
-    #[inline]
-    pub(super) fn may_have(self, hash: u64) -> bool {
-        let bits = u64::from(Mark::of(hash).0);
-        self.0 & bits == bits
-    }
-
-    /// Whether its last entry is a link.
-    #[inline]
-    pub(super) fn is_spilled(self) -> bool {
-        self.0 & SPILLED != 0
-    }
-
-    /// The same of a bucket that has this too.
-    #[inline]
-    #[must_use]
-    pub(super) fn with(self, mark: Mark) -> Seen {
-        Seen(self.0 | u64::from(mark.0))
-    }
-
-    /// The same of a bucket that has these only.
-    #[must_use]
-    pub(super) fn marked(self, mark: Mark) -> Seen {
-        Seen(self.0 & !MARK_MASK).with(mark)
-    }
-
-    #[must_use]
-    pub(super) fn spilled(self, is_spilled: bool) -> Seen {
-        Seen(self.0 & !SPILLED | if is_spilled { SPILLED } else { 0 })
-    }
-}
-
-impl Head {
-    pub(super) fn empty() -> Head {
-        Head(Word::new(0))
-    }
-
-    #[inline]
-    pub(super) fn look(&self) -> Seen {
-        Seen(self.0.load(Acquire))
-    }
-
-    /// Takes the lock, where it is free; the head as it was before.
-    #[inline]
-    pub(super) fn try_lock(&self) -> Option<Seen> {
-        let head = self.0.load(Relaxed);
-        if head & LOCKED != 0 {
-            return None;
-        }
-        let taken = (self.0).compare_exchange(head, head | LOCKED, Acquire, Relaxed);
-        taken.ok().map(Seen)
-    }
-
-    /// Says to readers that from now on nothing that they read is to be believed. Holder only, who
-    /// then calls [`Head::unlock_changed`].
-    #[inline]
-    pub(super) fn begin_change(&self, head: Seen) {
-        self.0.store(head.0 | LOCKED | CHANGING, Release);
-    }
-
-    /// Gives the lock back, with a new version. Holder only.
-    #[inline]
-    pub(super) fn unlock_changed(&self, head: Seen) {
-        let next = head.0.wrapping_add(1 << VERSION_SHIFT);
-        self.0.store(next & !(CHANGING | LOCKED), Release);
-    }
-
-    /// Gives the lock back under the same version: entries were added to empty places, values
-    /// replaced, or nothing was done. Holder only.
-    #[inline]
-    pub(super) fn unlock(&self, head: Seen) {
-        self.0.store(head.0, Release);
-    }
-
-    /// Asks for it to be brought near.
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        nyx_media::prim::prefetch(std::ptr::from_ref(self).cast(), 1);
     }
 }
 
@@ -345,14 +208,11 @@ impl Bucket {
         self.values.0[LINK].load(Acquire) & Link::filter_bit(hash) != 0
     }
 
-    /// The first spill of one whose head is that. To others than the holder of the lock it may be
-    /// the value of an entry, where the head is not the same any more.
+    /// The first spill of one that is spilled. To others than the holder of the lock it may be the
+    /// value of an entry, where the stripe is not the same any more.
     #[inline]
-    pub(super) fn link(&self, head: Seen) -> Option<Link> {
-        match head.is_spilled() {
-            true => Link::of(self.values.0[LINK].load(Acquire)),
-            false => None,
-        }
+    pub(super) fn link(&self) -> Option<Link> {
+        Link::of(self.values.0[LINK].load(Acquire))
     }
 
     /// Holder of the lock only.

@@ -1,4 +1,5 @@
-//! The buckets of the map, how many there are, and which is that of a hash. Linear hashing: the
+//! The buckets of the map, their marks and stripes, how many there are, and which is that of a
+//! hash. Linear hashing: the
 //! lowest bits of a hash are the number of its bucket, as many bits as the numbers have, or one
 //! less where there is no such bucket yet.
 //!
@@ -12,7 +13,8 @@
 //! More than one bit more is the number of a time long past, and who relies on where a hash belongs
 //! looks at the number again; until then it leads to some bucket that there is.
 
-use super::bucket::{BUCKET_BYTES, Bucket, Head};
+use super::bucket::Bucket;
+use super::stripe::{MarkWord, STRIPE_BUCKETS, Stripe};
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Release};
 use nyx_base::CachePadded;
@@ -29,7 +31,10 @@ pub(super) type Memory<T> = Box<[T]>;
 unsafe impl nyx_media::dram::Words for Bucket {}
 // SAFETY: as above.
 #[cfg(not(any(loom, shuttle)))]
-unsafe impl nyx_media::dram::Words for Head {}
+unsafe impl nyx_media::dram::Words for MarkWord {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl nyx_media::dram::Words for Stripe {}
 
 /// Memory for so many, all of them empty, which is zero; it is taken from the system when it is
 /// touched.
@@ -51,7 +56,9 @@ pub(super) fn reserve<T>(count: u64, empty: fn() -> T) -> Result<Memory<T>, Medi
 pub(super) struct Buckets {
     memory: Memory<Bucket>,
     /// As many.
-    heads: Memory<Head>,
+    marks: Memory<MarkWord>,
+    /// One for [`STRIPE_BUCKETS`].
+    stripes: Memory<Stripe>,
     extent: CachePadded<Extent>,
 }
 
@@ -72,10 +79,19 @@ fn bits(count: u64) -> u64 {
 /// Where a hash belonged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'m> {
-    pub(super) head: &'m Head,
-    pub(super) bucket: &'m Bucket,
+    pub(super) place: Place<'m>,
     at: u64,
     count: u64,
+}
+
+/// All that there is of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'m> {
+    pub(super) stripe: &'m Stripe,
+    /// Which of the stripe's buckets it is.
+    pub(super) slot: u64,
+    pub(super) mark: &'m MarkWord,
+    pub(super) bucket: &'m Bucket,
 }
 
 impl Buckets {
@@ -84,7 +100,8 @@ impl Buckets {
         assert!((2..=capacity).contains(&count));
         Ok(Buckets {
             memory: reserve(capacity, Bucket::empty)?,
-            heads: reserve(capacity, Head::empty)?,
+            marks: reserve(capacity, MarkWord::empty)?,
+            stripes: reserve(capacity.div_ceil(STRIPE_BUCKETS), Stripe::empty)?,
             extent: CachePadded(Extent {
                 count: Word::new(count),
                 bits: Word::new(bits(count)),
@@ -105,7 +122,9 @@ impl Buckets {
 
     /// Bytes of memory that are in use.
     pub(super) fn bytes(&self) -> u64 {
-        self.count() * BUCKET_BYTES
+        let each = size_of::<Bucket>() + size_of::<MarkWord>();
+        let count = self.count();
+        count * each as u64 + count.div_ceil(STRIPE_BUCKETS) * size_of::<Stripe>() as u64
     }
 
     /// There are so many now. Whoever splits only.
@@ -117,10 +136,30 @@ impl Buckets {
         self.extent.count.store(count, Release);
     }
 
-    /// A bucket and its head. Panics where there is no such bucket.
+    /// Panics where there is no such bucket.
     #[inline]
-    pub(super) fn at(&self, at: u64) -> (&Head, &Bucket) {
-        (&self.heads[at as usize], &self.memory[at as usize])
+    pub(super) fn at(&self, at: u64) -> Place<'_> {
+        assert!(at < self.capacity(), "no bucket {at}");
+        // SAFETY: just checked.
+        unsafe { self.place(at) }
+    }
+
+    /// # Safety
+    ///
+    /// There is memory for that bucket.
+    #[inline]
+    unsafe fn place(&self, at: u64) -> Place<'_> {
+        let stripe = (at / STRIPE_BUCKETS) as usize;
+        // SAFETY: the caller's promise; there are as many marks, and stripes for all of them
+        // (`Buckets::reserve`).
+        unsafe {
+            Place {
+                stripe: self.stripes.get_unchecked(stripe),
+                slot: at % STRIPE_BUCKETS,
+                mark: self.marks.get_unchecked(at as usize),
+                bucket: self.memory.get_unchecked(at as usize),
+            }
+        }
     }
 
     /// Where `hash` belongs.
@@ -133,18 +172,10 @@ impl Buckets {
         debug_assert!(at < self.capacity());
         // SAFETY: `at` is below `count`, or not above `bits`, which is below the number of buckets
         // that there were when it was stored (`bits()`); there was never more than there is memory
-        // for (`Buckets::set_count`), of either kind (`Buckets::reserve`).
-        let (head, bucket) = unsafe {
-            let at = at as usize;
-            (self.heads.get_unchecked(at), self.memory.get_unchecked(at))
-        };
-        nyx_media::observed::read(std::slice::from_ref(head));
-        Home {
-            head,
-            bucket,
-            at,
-            count,
-        }
+        // for (`Buckets::set_count`).
+        let place = unsafe { self.place(at) };
+        nyx_media::observed::read(std::slice::from_ref(place.mark));
+        Home { place, at, count }
     }
 
     /// Whether the number of buckets is what it was.

@@ -7,7 +7,7 @@
 #![cfg(shuttle)]
 
 use super::bucket::ENTRIES;
-use super::{DramMap, FACTOR, LOAD};
+use super::{DramMap, FACTOR, LOAD, SPLIT_BUCKETS};
 use crate::Index;
 use crate::sync::Ordering::Relaxed;
 use nyx_base::WorkerId;
@@ -17,7 +17,9 @@ use shuttle::thread::{self, JoinHandle};
 const A: WorkerId = WorkerId(0);
 const B: WorkerId = WorkerId(1);
 /// The number of the first bucket that a split adds.
-const NEW: u64 = 2;
+const NEW: u64 = 4;
+/// The number of a bucket of another stripe than that of bucket 0.
+const OTHER: u64 = 2;
 
 /// The key with this hash, as in `tests`.
 fn key_of(hash: u64) -> u64 {
@@ -40,7 +42,7 @@ fn moves(at: u64) -> u64 {
     key_of((at + 1) << 59 | (at + 1) << 8 | NEW)
 }
 
-/// A map of two buckets with these keys, the value of each of which is its place, from 1.
+/// A map of four buckets with these keys, the value of each of which is its place, from 1.
 fn map(keys: &[u64]) -> Arc<DramMap> {
     let map = DramMap::new(80, 2).expect("memory");
     for (&key, value) in keys.iter().zip(1..) {
@@ -90,7 +92,7 @@ fn a_split_loses_nothing_for_readers() {
         assert_eq!(get(&map, stays(0)), Some(1));
         assert_eq!(get(&map, moves(1)), None);
         splitter.join().expect("no panic");
-        assert_eq!(map.buckets.count(), NEW + 1);
+        assert_eq!(map.buckets.count(), NEW + SPLIT_BUCKETS);
         assert_eq!(get(&map, moves(0)), Some(2));
         assert_eq!(get(&map, stays(0)), Some(1));
     });
@@ -263,7 +265,7 @@ fn a_spill_that_was_given_back_is_not_touched_again() {
         let keys = 0..=ENTRIES as u64;
         let first: Vec<u64> = keys.clone().map(stays).collect();
         let second: Vec<u64> = keys
-            .map(|at| key_of((at + 1) << 59 | (at + 1) << 8 | 1))
+            .map(|at| key_of((at + 1) << 59 | (at + 1) << 8 | OTHER))
             .collect();
         let map = map(&first);
         assert_eq!(map.remove(A, first[1]), Ok(Some(2)));
@@ -333,10 +335,10 @@ fn a_mark_is_there_for_as_long_as_its_entry() {
 #[test]
 fn spills_that_go_from_chain_to_chain_lead_no_reader_astray() {
     model(|| {
-        // One chain of bucket 0 and one of bucket 1 that take and give back the same spill.
+        // Chains of two buckets that take and give back the same spill.
         let keys = 0..=ENTRIES as u64;
         let first: Vec<u64> = keys.clone().map(stays).collect();
-        let second: Vec<u64> = keys.map(|at| key_of((at + 1) << 8 | 1)).collect();
+        let second: Vec<u64> = keys.map(|at| key_of((at + 1) << 8 | OTHER)).collect();
         let map = map(&first);
         for (&key, value) in second[..ENTRIES].iter().zip(20..) {
             assert_eq!(map.put(A, key, value), Ok(None));
@@ -356,5 +358,54 @@ fn spills_that_go_from_chain_to_chain_lead_no_reader_astray() {
         assert!(found.is_none() || found == Some(28), "{found:?}");
         writer.join().expect("no panic");
         assert_eq!((get(&map, spilled), get(&map, last)), (Some(10), Some(28)));
+    });
+}
+
+#[test]
+fn what_is_spilled_of_one_bucket_does_not_say_that_its_neighbour_is() {
+    model(|| {
+        let keys: Vec<u64> = (0..=ENTRIES as u64).map(stays).collect();
+        let next: Vec<u64> = (0..=ENTRIES as u64)
+            .map(|at| key_of((at + 1) << 59 | (at + 1) << 8 | 1))
+            .collect();
+        let map = map(&keys[..ENTRIES]);
+        for (&key, value) in next[..ENTRIES].iter().zip(20..) {
+            assert_eq!(map.put(A, key, value), Ok(None));
+        }
+        let (last, all) = (next[ENTRIES], next.clone());
+        let writer = beside(&map, move |map| {
+            assert_eq!(map.put(B, last, 28), Ok(None));
+            assert_eq!(map.remove(B, last), Ok(Some(28)));
+            assert_eq!(map.put(B, last, 29), Ok(None));
+        });
+        assert_eq!(map.put(A, keys[ENTRIES], 9), Ok(None));
+        for at in [ENTRIES, 0] {
+            assert_eq!(get(&map, keys[at]), Some(at as u64 + 1), "{at}");
+        }
+        assert_eq!(get(&map, all[0]), Some(20));
+        writer.join().expect("no panic");
+        let found = all.iter().map(|&key| get(&map, key));
+        assert!(found.eq((20..28).chain([29]).map(Some)));
+        for (&key, value) in keys.iter().zip(1..) {
+            assert_eq!(get(&map, key), Some(value));
+        }
+    });
+}
+
+#[test]
+fn who_found_an_entry_finds_it_again_whoever_else_has_its_mark_goes() {
+    model(|| {
+        let [gone, came] = [1, 2].map(|at| key_of(1 << 59 | at << 8));
+        let map = map(&[gone]);
+        let writer = beside(&map, move |map| {
+            assert_eq!(map.remove(B, gone), Ok(Some(1)));
+            assert_eq!(map.put(B, came, 2), Ok(None));
+        });
+        let was_there = get(&map, came);
+        assert!(was_there.is_none() || get(&map, came) == Some(2));
+        let was_gone = get(&map, gone).is_none();
+        assert!(!was_gone || get(&map, gone).is_none());
+        writer.join().expect("no panic");
+        assert_eq!((get(&map, gone), get(&map, came)), (None, Some(2)));
     });
 }

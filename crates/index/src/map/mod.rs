@@ -4,35 +4,39 @@
 //! Linear hashing (Litwin, "Linear hashing", VLDB'80) over buckets of two cache lines ([`bucket`],
 //! [`buckets`]). The table grows by a few buckets at a time, in the order of their memory, and
 //! hashes nothing again: what it keeps of a key is its hash, from which nothing is lost. What a
-//! bucket has no room for goes to smaller ones ([`spills`]). The head of a bucket (its lock, its
-//! version, and a mark with two bits for each hash that it has) lies among other heads: of ten who
-//! look for what is not there nine see that from the head alone. A key takes 27 to 30 bytes.
+//! bucket has no room for goes to smaller ones ([`spills`]). Two bits for each hash that a bucket
+//! has, its mark, lie among other marks: of ten who look for what is not there nine see that from
+//! the mark alone. Eight buckets share a lock and a version, their stripe ([`stripe`]). A key takes
+//! 27 to 30 bytes.
 //!
-//! **Readers** take no lock. They read the head of the bucket, an entry, and the head again. Who
+//! **Readers** take no lock. They read the mark, the stripe, an entry, and the stripe again. Who
 //! finds nothing, or the hash unmarked, looks at the number of buckets again: a split may have
 //! taken the key elsewhere.
 //!
-//! **Writers** lock the one bucket that they change, and then look at the number of buckets again.
-//! * A value is replaced by a store; an entry is added to an empty place by storing its value, then
-//!   the hash, and its mark as the lock is given back. Neither makes a reader's work void: it finds
-//!   all or nothing of it, and nothing that it read before has become wrong. The version stays.
-//!   (Who finds the hash before it is marked found all its bits set for others, and so will all who
-//!   come later: a mark loses bits only where the version changes too.)
-//! * All else (an entry is taken away or moved, spills are changed, a split) is told by the head
+//! **Writers** lock the stripe of the one bucket that they change, and then look at the number of
+//! buckets again.
+//! * A value is replaced by a store; an entry is added to an empty place by storing its mark, then
+//!   its value, then the hash. Neither makes a reader's work void: it finds all or nothing of it,
+//!   and nothing that it read before has become wrong. The version stays. (Were the mark stored
+//!   after the hash, one reader could find the entry, all its bits set for another that is taken
+//!   out just then, and a later one its hash unmarked.)
+//! * All else (an entry is taken away or moved, spills are changed, a split) is told by the stripe
 //!   before the first store, and a new version is there after the last. Whoever read a part of it
 //!   sees the one or the other when it looks again, since stores release and loads acquire; whoever
 //!   began within waits. So a place is filled again under another version than it was emptied
-//!   under, and the value of one key is not taken for that of another, nor for a link. (But by a
-//!   reader that sleeps while its bucket is changed so 2^29 times, or a multiple of that.)
+//!   under, and the value of one key is not taken for that of another, nor for a link.
+//! * A mark loses bits within such a change only, and after the entry that they were for is gone.
+//!   Whoever sees that it lost them, and everybody later, finds either no entry or the change.
 //!
-//! **Splits** are made by one worker at a time, a few buckets at once: it locks the buckets, says
-//! that they change, moves entries to the new ones, which nobody sees, publishes the number of
-//! buckets, and only then gives the old ones back, under new versions and with less marked.
+//! **Splits** are made by one worker at a time, a few buckets at once: it locks their stripes, says
+//! that they change, moves entries to the new buckets, which nobody sees, publishes the number of
+//! buckets, and only then takes bits from the marks of the old ones, and gives their stripes back,
+//! under new versions.
 //! * A reader that believes an old bucket has read it before the split, when its key belonged there
 //!   (its version is the old one); or it has the new version, and with it the new number of
 //!   buckets, and sees that the key belongs elsewhere. So does who finds the hash unmarked. What it
-//!   finds it found where the key belongs, since entries are taken out of the old bucket while that
-//!   says that it changes.
+//!   finds it found where the key belongs, since entries are taken out of the old bucket while its
+//!   stripe says that it changes.
 //! * A writer that gets the lock of an old bucket after the split has the new number of buckets
 //!   with it, and goes elsewhere; one that had the lock before keeps the split waiting.
 //! * Nobody goes back: as the number of buckets grows, where a hash belongs only moves on.
@@ -41,18 +45,19 @@
 //! while it holds fewer than it was made for, however uneven their hashes.
 //!
 //! *Thread safety*: all methods take `&self`. Each worker is one thread at a time. A worker holds
-//! at most one bucket's lock, but for splits, and there is one of those; who holds one waits only
+//! at most one stripe's lock, but for splits, and there is one of those; who holds one waits only
 //! for the lock of the list of spills, and who splits for writers.
 //!
-//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once, and marked
-//! where nobody holds the lock. A bucket with spills has no empty place but that of the link. All
-//! spills of a chain but the first are full, and entries of a spill lie one behind the other from
-//! the first place on.
+//! *Invariants*: a hash is in the chain of the bucket where it belongs or nowhere, once, and it is
+//! marked wherever a reader can find it. A bucket with spills has no empty place but that of the
+//! link. All spills of a chain but the first are full, and entries of a spill lie one behind the
+//! other from the first place on.
 
 mod bucket;
 mod buckets;
 mod spills;
 mod split;
+mod stripe;
 
 #[cfg(test)]
 mod interleavings;
@@ -64,19 +69,20 @@ use crate::heap::Full;
 use crate::ordered::{END, PutError, Unsound, together};
 use crate::sync::{AtomicU64, Ordering, Wait, Word};
 use Ordering::{Acquire, Relaxed, Release};
-use bucket::{Bucket, Entry, Head, Mark, SPILL_BYTES, SPILL_ENTRIES, Seen, Spill};
-use buckets::{Buckets, Home};
+use bucket::{Entry, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
+use buckets::{Buckets, Place};
 use nyx_base::{CachePadded, WorkerId};
 use nyx_media::MediaError;
 use nyx_media::prim::Prim;
 use spills::Spills;
+use stripe::Seen;
 
 /// The table grows when there are more entries than this in ten buckets.
 const LOAD: u64 = 52;
 /// Buckets of an empty table. A few under a model checker, which makes them all.
-const BUCKETS_MIN: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
-/// Buckets that are split at once.
-const SPLIT_BUCKETS: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+const BUCKETS_MIN: u64 = if cfg!(any(loom, shuttle)) { 4 } else { 64 };
+/// Buckets that are split at once, some stripes.
+const SPLIT_BUCKETS: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 /// A worker tells the others of so many entries at once, and looks whether the table has to grow.
 const TOLD: u64 = 64;
 
@@ -119,27 +125,60 @@ struct Tally {
 
 /// A locked bucket.
 struct Held<'m> {
-    head: &'m Head,
-    bucket: &'m Bucket,
-    /// What its head was.
+    place: Place<'m>,
+    /// What its stripe was.
     before: Seen,
 }
 
 impl<'m> Held<'m> {
+    fn is_spilled(&self) -> bool {
+        self.before.is_spilled(self.place.slot)
+    }
+
+    fn may_have(&self, hash: u64) -> bool {
+        self.place.mark.look().may_have(hash)
+    }
+
+    /// Its first spill.
+    fn link(&self) -> Option<Link> {
+        self.is_spilled()
+            .then(|| self.place.bucket.link())
+            .flatten()
+    }
+
     /// An empty place.
     #[inline]
     fn vacancy(&self, prim: Prim) -> Option<Entry<'m>> {
-        match self.before.is_spilled() {
+        match self.is_spilled() {
             true => None,
-            false => self.bucket.vacancy(prim),
+            false => self.place.bucket.vacancy(prim),
         }
     }
 
     /// Adds an entry in an empty place, and gives the lock back.
     #[inline]
     fn fill(&self, vacancy: Entry<'_>, hash: u64, value: u64) {
+        // The mark first: who finds the hash unmarked later than somebody found it would go back.
+        self.place.mark.add(hash);
         vacancy.fill(hash, value);
-        self.head.unlock(self.before.with(Mark::of(hash)));
+        self.unlock();
+    }
+
+    /// Gives the lock back; nothing that a reader looked at has become wrong.
+    #[inline]
+    fn unlock(&self) {
+        self.place.stripe.unlock(self.before);
+    }
+
+    /// From now on nobody believes what he reads.
+    fn begin_change(&self) {
+        self.place.stripe.begin_change(self.before);
+    }
+
+    /// Gives the lock back after that.
+    fn unlock_changed(&self, is_spilled: bool) {
+        let after = self.before.spilled(self.place.slot, is_spilled);
+        self.place.stripe.unlock_changed(after);
     }
 }
 
@@ -188,9 +227,15 @@ impl DramMap {
     /// Asks for the memory that a look-up of `key` reads first to be brought near.
     #[inline]
     pub fn prefetch(&self, key: u64) {
-        let home = self.buckets.home(hash_of(key));
-        home.head.prefetch();
-        home.bucket.prefetch();
+        let Place {
+            stripe,
+            mark,
+            bucket,
+            ..
+        } = self.buckets.home(hash_of(key)).place;
+        mark.prefetch();
+        stripe.prefetch();
+        bucket.prefetch();
     }
 
     /// Gives `key` this value unless it has one. Tells whether it did.
@@ -199,7 +244,7 @@ impl DramMap {
         let hash = hash_of(key);
         let held = self.lock(hash);
         if self.seek(&held, hash).is_some() {
-            held.head.unlock(held.before);
+            held.unlock();
             return Ok(false);
         }
         self.add(worker, &held, hash, value)?;
@@ -210,21 +255,19 @@ impl DramMap {
     #[inline]
     fn try_lock(&self, hash: u64) -> Option<Held<'_>> {
         let home = self.buckets.home(hash);
-        let Home { head, bucket, .. } = home;
-        bucket.prefetch_write();
-        let before = head.try_lock()?;
+        let place = home.place;
+        place.bucket.prefetch_write();
+        place.mark.prefetch_write();
+        nyx_media::observed::read(std::slice::from_ref(place.stripe));
+        let before = place.stripe.try_lock()?;
         // A split may have moved the key before the lock was taken, and none can now. (Who is
         // refused without need tries again.)
         if !self.buckets.is_same(home) {
-            head.unlock(before);
+            place.stripe.unlock(before);
             return None;
         }
-        nyx_media::observed::read(std::slice::from_ref(bucket));
-        Some(Held {
-            head,
-            bucket,
-            before,
-        })
+        nyx_media::observed::read(std::slice::from_ref(place.bucket));
+        Some(Held { place, before })
     }
 
     /// Waits for the lock of the bucket of `hash`.
@@ -240,15 +283,14 @@ impl DramMap {
 
     /// The entry of `hash` in a locked bucket.
     fn seek<'m>(&'m self, held: &Held<'m>, hash: u64) -> Option<Entry<'m>> {
-        if !held.before.may_have(hash) {
+        if !held.may_have(hash) {
             return None;
         }
-        let own = held.bucket.find(self.prim, hash);
+        let own = held.place.bucket.find(self.prim, hash);
         if own.is_some() {
             return own;
         }
-        let link = held.bucket.link(held.before);
-        let link = link.filter(|link| link.may_have(hash));
+        let link = held.link().filter(|link| link.may_have(hash));
         let mut entries = self.spills.chain(link).flat_map(Spill::entries);
         entries.find(|entry| entry.word.load(Relaxed) == hash)
     }
@@ -272,33 +314,35 @@ impl DramMap {
     }
 
     fn add_spilled(&self, held: &Held<'_>, hash: u64, value: u64) -> Result<(), PutError> {
-        held.head.begin_change(held.before);
+        let (bucket, link) = (held.place.bucket, held.link());
+        held.begin_change();
         let take = || self.spills.take();
-        let pushed = match held.bucket.link(held.before) {
-            None => self.spills.spill(held.bucket, hash, value, take),
+        let pushed = match link {
+            None => self.spills.spill(bucket, hash, value, take),
             link => self.spills.push(link, hash, value, take),
         };
         if pushed.is_none() {
-            held.head.unlock_changed(held.before);
+            held.unlock_changed(held.is_spilled());
             return Err(PutError::Full(Full {
                 asked_bytes: SPILL_BYTES,
                 heap_bytes: self.bytes(),
             }));
         }
-        held.bucket.set_link(pushed);
-        let now = held.before.with(Mark::of(hash)).spilled(true);
-        held.head.unlock_changed(now);
+        bucket.set_link(pushed);
+        held.place.mark.add(hash);
+        held.unlock_changed(true);
         Ok(())
     }
 
     /// Takes an entry out of a locked bucket, and gives the lock back. The last of the first spill
     /// goes to its place.
     fn take_out(&self, held: &Held<'_>, entry: Entry<'_>) {
-        let (bucket, before) = (held.bucket, held.before);
-        held.head.begin_change(before);
-        let Some(link) = bucket.link(before) else {
+        let Place { bucket, mark, .. } = held.place;
+        held.begin_change();
+        let Some(link) = held.link() else {
             entry.clear();
-            return held.head.unlock_changed(before.marked(bucket.mark()));
+            mark.set(bucket.mark());
+            return held.unlock_changed(false);
         };
         let word = entry.word.load(Relaxed);
         let popped = self.spills.pop(link);
@@ -307,10 +351,10 @@ impl DramMap {
             entry.fill(popped.word, popped.value);
         }
         bucket.set_link(popped.link);
-        held.head.unlock_changed(match popped.link {
-            Some(_) => before,
-            None => before.marked(bucket.mark()).spilled(false),
-        });
+        if popped.link.is_none() {
+            mark.set(bucket.mark());
+        }
+        held.unlock_changed(popped.link.is_some());
     }
 
     /// Counts an entry more (1), or less (-1); whether to [`DramMap::tell`].
@@ -353,7 +397,7 @@ impl DramMap {
         };
         let before = entry.value.load(Relaxed);
         entry.value.store(value, Release);
-        held.head.unlock(held.before);
+        held.unlock();
         Ok(Some(before))
     }
 
@@ -365,14 +409,20 @@ impl DramMap {
     #[inline]
     fn find(&self, hash: u64) -> Option<u64> {
         let home = self.buckets.home(hash);
-        let Home { head, bucket, .. } = home;
-        let before = head.look();
-        if !before.may_have(hash) {
+        let Place {
+            stripe,
+            slot,
+            mark,
+            bucket,
+        } = home.place;
+        if !mark.look().may_have(hash) {
             return match self.buckets.is_same(home) {
                 true => None,
                 false => self.find_slowly(hash),
             };
         }
+        nyx_media::observed::read(std::slice::from_ref(stripe));
+        let before = stripe.look();
         if before.is_changing() {
             return self.find_slowly(hash);
         }
@@ -383,15 +433,15 @@ impl DramMap {
             Some(_) if hash == 0 => None,
             Some(entry) => {
                 let value = entry.value.load(Acquire);
-                match before.is_same(head.look()) {
+                match before.is_same(stripe.look()) {
                     true => Some(value),
                     false => self.find_slowly(hash),
                 }
             }
             None => {
                 // Not a branch for each.
-                let may_be_spilled = before.is_spilled() & bucket.may_spill(hash);
-                let is_same = before.is_same(head.look());
+                let may_be_spilled = before.is_spilled(slot) & bucket.may_spill(hash);
+                let is_same = before.is_same(stripe.look());
                 match !may_be_spilled && is_same && self.buckets.is_same(home) {
                     true => None,
                     false => self.find_slowly(hash),
@@ -418,21 +468,25 @@ impl DramMap {
     /// The value of `hash`, or none; nothing where it was being changed.
     fn look(&self, hash: u64) -> Option<Option<u64>> {
         let home = self.buckets.home(hash);
-        let Home { head, bucket, .. } = home;
-        let before = head.look();
+        let Place {
+            stripe,
+            slot,
+            mark,
+            bucket,
+        } = home.place;
+        let before = stripe.look();
         if before.is_changing() {
             return None;
         }
-        // What is there and not marked yet must not be found: who looks again would not find it.
-        if !before.may_have(hash) {
+        if !mark.look().may_have(hash) {
             return self.buckets.is_home(home, hash).then_some(None);
         }
-        let is_still = || before.is_same(head.look());
+        let is_still = || before.is_same(stripe.look());
         if let Some(entry) = bucket.find(self.prim, hash) {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
-        let link = bucket.link(before);
+        let link = (before.is_spilled(slot).then(|| bucket.link())).flatten();
         // Else it may be the value of an entry.
         if !is_still() {
             return None;
@@ -475,12 +529,12 @@ impl Index for DramMap {
         let Some(held) = self.try_lock(hash) else {
             return self.put_slowly(worker, None, hash, value);
         };
-        if held.before.may_have(hash)
-            && let Some(entry) = held.bucket.find(self.prim, hash)
+        if held.may_have(hash)
+            && let Some(entry) = held.place.bucket.find(self.prim, hash)
         {
             let before = entry.value.load(Relaxed);
             entry.value.store(value, Release);
-            held.head.unlock(held.before);
+            held.unlock();
             return Ok(Some(before));
         }
         match held.vacancy(self.prim) {
@@ -503,7 +557,7 @@ impl Index for DramMap {
         let hash = hash_of(key);
         let held = self.lock(hash);
         let Some(entry) = self.seek(&held, hash) else {
-            held.head.unlock(held.before);
+            held.unlock();
             return Ok(None);
         };
         let value = entry.value.load(Relaxed);

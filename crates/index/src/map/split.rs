@@ -4,7 +4,8 @@
 //!
 //! *Thread safety*: one worker at a time; the protocol is in `map`.
 
-use super::bucket::{Bucket, ENTRIES, Head, Link, Mark, SPILL_ENTRIES, Seen};
+use super::bucket::{Bucket, ENTRIES, Link, SPILL_ENTRIES};
+use super::stripe::{Mark, STRIPE_BUCKETS, Seen, Stripe};
 use super::{DramMap, SPLIT_BUCKETS, is_crowded};
 use crate::sync::{Ordering, Wait};
 use Ordering::{Acquire, Relaxed, Release};
@@ -14,22 +15,6 @@ struct Side<'m> {
     bucket: &'m Bucket,
     mark: Mark,
     link: Option<Link>,
-}
-
-impl Side<'_> {
-    /// What is in place in `bucket`, which is not spilled.
-    fn of(bucket: &Bucket) -> Side<'_> {
-        Side {
-            bucket,
-            mark: bucket.mark(),
-            link: None,
-        }
-    }
-
-    /// What its head is, that was `before`.
-    fn head(&self, before: Seen) -> Seen {
-        before.marked(self.mark).spilled(self.link.is_some())
-    }
 }
 
 impl DramMap {
@@ -57,23 +42,46 @@ impl DramMap {
     fn split(&self) {
         let count = self.buckets.count();
         // The number of buckets at first, and so any power of two from there on, is a multiple of
-        // how many are split at once: all come from the same half.
+        // how many are split at once, and that of the buckets of a stripe: all come from the same
+        // half, and stripes are old or new.
         let half = (count + 1).next_power_of_two() / 2;
-        let mut heads = [None; SPLIT_BUCKETS as usize];
-        for (at, old) in (count - half..).zip(&mut heads) {
-            let ((head, from), into) = (self.buckets.at(at), self.buckets.at(at + half));
-            let before = lock(head);
-            head.begin_change(before);
-            *old = Some(self.split_one((before, from), into, half));
+        let olds = count - half..count - half + SPLIT_BUCKETS;
+        let stripes = || olds.clone().step_by(STRIPE_BUCKETS as usize);
+        let mut marks = [Mark::default(); SPLIT_BUCKETS as usize];
+        let mut kept = [None; (SPLIT_BUCKETS / STRIPE_BUCKETS) as usize];
+        let of_stripes = marks.chunks_mut(STRIPE_BUCKETS as usize);
+        for ((old, kept), marks) in stripes().zip(&mut kept).zip(of_stripes) {
+            *kept = Some(self.split_stripe(old, half, marks));
         }
         self.buckets.set_count(count + SPLIT_BUCKETS);
-        for (at, old) in (count - half..).zip(heads) {
-            // Not before the number of buckets: who finds a hash unmarked that went elsewhere sees
-            // that it did.
-            let (head, _) = self.buckets.at(at);
-            head.unlock_changed(old.expect("it was locked"));
+        // Not before the number of buckets: who finds a hash unmarked that went elsewhere sees that
+        // it did.
+        (olds.clone().zip(marks)).for_each(|(old, mark)| self.buckets.at(old).mark.set(mark));
+        for (old, kept) in stripes().zip(kept) {
+            let stripe = self.buckets.at(old).stripe;
+            stripe.unlock_changed(kept.expect("it was locked"));
         }
         self.fetch_next(count + SPLIT_BUCKETS);
+    }
+
+    /// Locks a stripe, and splits its buckets; what it and their marks are to be.
+    fn split_stripe(&self, old: u64, half: u64, marks: &mut [Mark]) -> Seen {
+        let stripe = self.buckets.at(old).stripe;
+        let before = lock(stripe);
+        stripe.begin_change(before);
+        let new = self.buckets.at(old + half).stripe;
+        let (mut kept, mut moved) = (before, new.look());
+        for (slot, mark) in (0..STRIPE_BUCKETS).zip(marks) {
+            let place = self.buckets.at(old + slot + half);
+            let sides = self.split_one(before, old + slot, half);
+            let [stay, go] = &sides;
+            *mark = stay.mark;
+            place.mark.set(go.mark);
+            kept = kept.spilled(slot, stay.link.is_some());
+            moved = moved.spilled(slot, go.link.is_some());
+        }
+        new.unlock(moved);
+        kept
     }
 
     /// Asks for what the next splits change to be brought near: the buckets of the one after the
@@ -85,46 +93,55 @@ impl DramMap {
             }
             let half = (count + 1).next_power_of_two() / 2;
             for at in count - half..count - half + SPLIT_BUCKETS {
-                let (head, from) = self.buckets.at(at);
+                let from = self.buckets.at(at);
                 if !is_near {
-                    from.prefetch_write();
-                    self.buckets.at(at + half).1.prefetch_write();
-                } else if let Some(link) = from.link(head.look()) {
+                    from.bucket.prefetch_write();
+                    self.buckets.at(at + half).bucket.prefetch_write();
+                } else if from.stripe.look().is_spilled(from.slot)
+                    && let Some(link) = from.bucket.link()
+                {
                     self.spills.prefetch(link);
                 }
             }
         }
     }
 
-    /// Moves those entries of a bucket, which is marked as changing, whose hash has the bit `half`
-    /// into another that nobody sees; the head of what is left.
-    fn split_one(
-        &self,
-        (before, from): (Seen, &Bucket),
-        (head, into): (&Head, &Bucket),
-        half: u64,
-    ) -> Seen {
-        let link = from.link(before);
+    /// Moves those entries of a bucket, whose stripe is marked as changing, whose hash has the bit
+    /// `half` into another that nobody sees; what stays, and what goes.
+    fn split_one(&self, before: Seen, old: u64, half: u64) -> [Side<'_>; 2] {
+        let place = self.buckets.at(old);
+        let (from, into) = (place.bucket, self.buckets.at(old + half).bucket);
+        let link = before.is_spilled(place.slot).then(|| from.link()).flatten();
         let mut next = 0;
+        let mut marks = [Mark::default(); 2];
         for at in 0..ENTRIES {
             let (word, value) = from.entry(at).read();
-            let moves = word != 0 && word & half != 0;
+            let moves = word & half != 0;
             // Stored in any case: half of them move, so that a branch would be a guess.
             into.entry(next).fill(if moves { word } else { 0 }, value);
             from.entry(at)
                 .word
                 .store(if moves { 0 } else { word }, Release);
             next += usize::from(moves);
+            let mark = &mut marks[usize::from(moves)];
+            *mark = mark.and(if word == 0 {
+                Mark::default()
+            } else {
+                Mark::of(word)
+            });
         }
-        let mut sides = [from, into].map(Side::of);
+        let side = |(bucket, mark)| Side {
+            bucket,
+            mark,
+            link: None,
+        };
+        let mut sides = [(from, marks[0]), (into, marks[1])].map(side);
         if let Some(link) = link {
             self.split_spills(link, &mut sides, half);
             let spilled = sides.iter().filter(|side| side.link.is_some());
             spilled.for_each(|side| side.bucket.set_link(side.link));
         }
-        let [kept, moved] = sides;
-        head.unlock(moved.head(head.look()));
-        kept.head(before)
+        sides
     }
 
     /// Gives what was spilled to either side. A spill that is emptied is used again by the first
@@ -168,11 +185,11 @@ impl DramMap {
     }
 }
 
-fn lock(head: &Head) -> Seen {
+fn lock(stripe: &Stripe) -> Seen {
     let mut wait = Wait::new();
     loop {
-        match head.try_lock() {
-            Some(head) => return head,
+        match stripe.try_lock() {
+            Some(before) => return before,
             None => wait.turn(),
         }
     }

@@ -7,6 +7,7 @@
 use crate::report::{Report, Row};
 use crate::rig::{Law, Memory, Pace, Subject, Work, load};
 use crate::{Bench, made};
+use clap::ValueEnum;
 use nyx_base::WorkerId;
 use nyx_index::acs::{Acs, AcsShape, Keep, Lookup};
 use nyx_index::fast_fair::FastFair;
@@ -74,11 +75,27 @@ impl<I: Ordered> Ordered for Behind<'_, I> {
     }
 }
 
-pub(crate) fn run<C: Pace>(bench: &Bench<C>, report: &mut Report) {
+/// Indexes that ACS stands before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Which {
+    FastFair,
+    FpTree,
+    SkipList,
+}
+
+/// Of all indexes, or of one.
+pub(crate) fn run<C: Pace>(bench: &Bench<C>, report: &mut Report, only: Option<Which>) {
+    let is_asked = |which| only.is_none_or(|only| only == which);
     let memory = || bench.memory();
-    before::<C, FastFair<_>>(bench, report, "fast-fair", &memory());
-    before::<C, FpTree<_>>(bench, report, "fp-tree", &memory());
-    before::<C, SkipList<_>>(bench, report, "skip-list", &memory());
+    if is_asked(Which::FastFair) {
+        before::<C, FastFair<_>>(bench, report, "fast-fair", &memory());
+    }
+    if is_asked(Which::FpTree) {
+        before::<C, FpTree<_>>(bench, report, "fp-tree", &memory());
+    }
+    if is_asked(Which::SkipList) {
+        before::<C, SkipList<_>>(bench, report, "skip-list", &memory());
+    }
 }
 
 fn before<'a, C: Pace, I: Persistent<&'a Memory<C>> + Ordered>(

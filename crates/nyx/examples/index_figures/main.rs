@@ -82,6 +82,9 @@ struct Args {
     /// Only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// ACS over this index only.
+    #[arg(long, value_enum)]
+    index: Option<caches::Which>,
     /// A directory for figures.json, figure-17.svg and figure-19.svg.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -272,7 +275,7 @@ fn compare(args: &Args, bench: &Bench<impl Pace>, mut report: Report) -> Result<
         hybrids::run(bench, report);
     })?;
     part(args, &mut report, Part::Caches, |report| {
-        caches::run(bench, report);
+        caches::run(bench, report, args.index);
     })
 }
 
