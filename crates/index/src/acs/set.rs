@@ -10,7 +10,7 @@
 //!
 //! All zero is an empty set. Whoever changes entries holds the set's lock, which is elsewhere;
 //! readers look at the version before and after. Word 1 is changed by readers too, at their
-//! convenience: if two do so at once, one of them is forgotten.
+//! convenience: what was done to it since they read it is forgotten.
 
 use super::Keep;
 use nyx_media::Pmem;
@@ -26,7 +26,7 @@ const WORDS: usize = SET_BYTES as usize / 8;
 const VERSION: usize = 0;
 const RANKS: usize = 1;
 const ENTRIES: usize = 2;
-/// Places are taken in their order: while the last is free there is room.
+/// Places are taken in their order: while the last one's key is zero there is room.
 const LAST_KEY: usize = ENTRIES + 2 * (WAYS - 1);
 
 /// Ways in the order 0, 1, 2..., most recent first.
@@ -47,7 +47,7 @@ pub(super) enum Look {
     Miss {
         /// The version that this is of.
         version: u64,
-        /// Whether there is a place that nobody took yet.
+        /// Whether a place is free, as far as the last of them tells.
         has_room: bool,
     },
     /// It is being changed.

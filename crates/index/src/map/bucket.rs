@@ -14,8 +14,8 @@
 //!
 //! What it never does: decide anything; the protocol is in `map`.
 //!
-//! *Thread safety*: every field is atomic. Only the holder of the lock of a bucket stores to it and
-//! to its spills. Stores release and loads acquire: whoever sees the word of an entry sees the
+//! *Thread safety*: every field is atomic. Only the holder of the lock of its stripe stores to it
+//! and to its spills. Stores release and loads acquire: whoever sees the word of an entry sees the
 //! value that was stored before it.
 
 use super::stripe::Mark;

@@ -1,7 +1,6 @@
 //! The buckets of the map, their marks and stripes, how many there are, and which is that of a
-//! hash. Linear hashing: the
-//! lowest bits of a hash are the number of its bucket, as many bits as the numbers have, or one
-//! less where there is no such bucket yet.
+//! hash. Linear hashing: the lowest bits of a hash are the number of its bucket, as many bits as
+//! the numbers have, or one less where there is no such bucket yet.
 //!
 //! What it never does: split.
 //!
@@ -174,6 +173,8 @@ impl Buckets {
         // that there were when it was stored (`bits()`); there was never more than there is memory
         // for (`Buckets::set_count`).
         let place = unsafe { self.place(at) };
+        // A core does not wait for the one before it begins with the other.
+        nyx_media::observed::fetch(std::slice::from_ref(place.stripe));
         nyx_media::observed::read(std::slice::from_ref(place.mark));
         Home { place, at, count }
     }

@@ -409,3 +409,35 @@ fn who_found_an_entry_finds_it_again_whoever_else_has_its_mark_goes() {
         assert_eq!((get(&map, gone), get(&map, came)), (None, Some(2)));
     });
 }
+
+#[test]
+fn a_split_of_two_stripes_beside_a_writer_loses_nothing_of_either() {
+    model(|| {
+        let in_bucket = |at: u64, bucket: u64| key_of((at + 1) << 59 | (at + 1) << 8 | bucket);
+        let there = [
+            moves(0),
+            in_bucket(0, 1),
+            in_bucket(0, OTHER | NEW),
+            in_bucket(0, OTHER),
+        ];
+        let map = map(&there);
+        let splitter = beside(&map, grow);
+        let came = [1 | NEW, OTHER, OTHER + 1, (OTHER + 1) | NEW].map(|at| in_bucket(1, at));
+        let writer = beside(&map, move |map| {
+            for (key, value) in came.into_iter().zip(10..) {
+                assert_eq!(map.put(B, key, value), Ok(None));
+            }
+            assert_eq!(map.remove(B, there[1]), Ok(Some(2)));
+        });
+        for at in [2, 0, 3] {
+            assert_eq!(get(&map, there[at]), Some(at as u64 + 1), "{at}");
+        }
+        splitter.join().expect("no panic");
+        writer.join().expect("no panic");
+        assert_eq!(
+            there.map(|key| get(&map, key)),
+            [Some(1), None, Some(3), Some(4)]
+        );
+        assert_eq!(came.map(|key| get(&map, key)), [10, 11, 12, 13].map(Some));
+    });
+}

@@ -9,9 +9,9 @@
 //! the mark alone. Eight buckets share a lock and a version, their stripe ([`stripe`]). A key takes
 //! 27 to 30 bytes.
 //!
-//! **Readers** take no lock. They read the mark, the stripe, an entry, and the stripe again. Who
-//! finds nothing, or the hash unmarked, looks at the number of buckets again: a split may have
-//! taken the key elsewhere.
+//! **Readers** take no lock. They read the mark and the stripe, in either order, an entry, and the
+//! stripe again. Who finds nothing, or the hash unmarked, looks at the number of buckets again: a
+//! split may have taken the key elsewhere.
 //!
 //! **Writers** lock the stripe of the one bucket that they change, and then look at the number of
 //! buckets again.
@@ -23,15 +23,16 @@
 //! * All else (an entry is taken away or moved, spills are changed, a split) is told by the stripe
 //!   before the first store, and a new version is there after the last. Whoever read a part of it
 //!   sees the one or the other when it looks again, since stores release and loads acquire; whoever
-//!   began within waits. So a place is filled again under another version than it was emptied
-//!   under, and the value of one key is not taken for that of another, nor for a link.
+//!   began within, and found the hash marked, waits. So a place is filled again under another
+//!   version than it was emptied under, and the value of one key is not taken for that of another,
+//!   nor for a link.
 //! * A mark loses bits within such a change only, and after the entry that they were for is gone.
 //!   Whoever sees that it lost them, and everybody later, finds either no entry or the change.
 //!
-//! **Splits** are made by one worker at a time, a few buckets at once: it locks their stripes, says
-//! that they change, moves entries to the new buckets, which nobody sees, publishes the number of
-//! buckets, and only then takes bits from the marks of the old ones, and gives their stripes back,
-//! under new versions.
+//! **Splits** are made by one worker at a time, a few buckets at once: of one stripe after the
+//! other it takes the lock, says that it changes, and moves entries to new buckets, which nobody
+//! sees; it publishes the number of buckets, and only then takes bits from the marks of the old
+//! ones, and gives their stripes back, under new versions.
 //! * A reader that believes an old bucket has read it before the split, when its key belonged there
 //!   (its version is the old one); or it has the new version, and with it the new number of
 //!   buckets, and sees that the key belongs elsewhere. So does who finds the hash unmarked. What it
@@ -82,7 +83,7 @@ const LOAD: u64 = 52;
 /// Buckets of an empty table. A few under a model checker, which makes them all.
 const BUCKETS_MIN: u64 = if cfg!(any(loom, shuttle)) { 4 } else { 64 };
 /// Buckets that are split at once, some stripes.
-const SPLIT_BUCKETS: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+const SPLIT_BUCKETS: u64 = if cfg!(any(loom, shuttle)) { 4 } else { 16 };
 /// A worker tells the others of so many entries at once, and looks whether the table has to grow.
 const TOLD: u64 = 64;
 
@@ -170,7 +171,7 @@ impl<'m> Held<'m> {
         self.place.stripe.unlock(self.before);
     }
 
-    /// From now on nobody believes what he reads.
+    /// From now on nobody believes what he reads in the bucket.
     fn begin_change(&self) {
         self.place.stripe.begin_change(self.before);
     }

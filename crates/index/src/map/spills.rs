@@ -3,9 +3,9 @@
 //!
 //! What it never does: give memory back to the system, look at an entry but to empty a spill.
 //!
-//! *Thread safety*: a short spin lock guards the list. It is taken while a bucket is locked, never
+//! *Thread safety*: a short spin lock guards the list. It is taken while a stripe is locked, never
 //! the other way round. A reader that comes too late may still walk a spill that is on the list or
-//! in another chain; the version of the bucket that it began at tells it so.
+//! in another chain; the version of the stripe that it began at tells it so.
 
 use super::bucket::{Bucket, LINK_INDEX_MAX, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
 use super::buckets::{Memory, reserve};

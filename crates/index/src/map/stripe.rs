@@ -2,7 +2,7 @@
 //! of them share.
 //!
 //! ```text
-//! mark     two bits for each hash that the bucket has, in place or spilled, and perhaps more
+//! mark     one or two bits for each hash that the bucket has, in place or spilled; maybe more
 //! stripe   bits 0..8 which of the buckets are spilled | bit 8 locked | bit 9 changing
 //!          bits 10..64 version
 //! ```
@@ -17,7 +17,8 @@
 //! What it never does: decide anything; the protocol is in `map`.
 //!
 //! *Thread safety*: every field is atomic. Only the holder of a stripe's lock stores to it, and to
-//! the marks of its buckets. Stores release and loads acquire.
+//! the marks of its buckets; to those of buckets that nobody sees yet, who splits. Stores release
+//! and loads acquire.
 
 use crate::sync::{HalfWord, Ordering, Word};
 use Ordering::{Acquire, Relaxed, Release};
@@ -152,8 +153,8 @@ impl Stripe {
         taken.ok().map(Seen)
     }
 
-    /// Says to readers that from now on nothing that they read is to be believed. Holder only, who
-    /// then calls [`Stripe::unlock_changed`].
+    /// Says to readers that from now on nothing that they read in a bucket is to be believed.
+    /// Holder only, who then calls [`Stripe::unlock_changed`].
     #[inline]
     pub(super) fn begin_change(&self, before: Seen) {
         self.0.store(before.0 | LOCKED | CHANGING, Release);
@@ -167,7 +168,7 @@ impl Stripe {
     }
 
     /// Gives the lock back under the same version: entries were added to empty places, values
-    /// replaced, or nothing was done. Holder only.
+    /// replaced, or nothing was done. Holder only, or who splits where nobody sees it yet.
     #[inline]
     pub(super) fn unlock(&self, before: Seen) {
         self.0.store(before.0, Release);
