@@ -26,6 +26,9 @@ pub(crate) fn together<'a>(
 }
 
 /// Values by 8-byte keys.
+///
+/// Of one key all calls are as if they came one after the other. Of two keys that is not promised:
+/// two workers who each put one and then look for the other's may both find none.
 pub trait Index: Send + Sync {
     /// The value of `key`. Nobody is told of what a crash could undo.
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;

@@ -1,5 +1,5 @@
 //! The one switch between real atomics and loom's, so that a model checker can drive the very code
-//! that serves. It adds nothing of its own except how to wait.
+//! that serves. It adds nothing of its own except how to wait, and locks that many things share.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -27,29 +27,68 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no holder panics")
 }
 
-/// Locks that many things share, each by a number.
+/// Locks that many things share, each by a number, and hold for as long as a change of them takes:
+/// mostly microseconds, so that who waits does not sleep.
+///
+/// A lock is given back by a store, which is no barrier: what its holder reads next may be read
+/// before others see what it changed. (A mutex gives it back by an exchange, for which an x86 core
+/// waits until all that it stored, and wrote back, is where it belongs: some 100 ns after a change
+/// of persistent memory, in which it could begin with what comes next.)
 #[derive(Debug)]
-pub(crate) struct Locks(Box<[CachePadded<Mutex<()>>]>);
+pub(crate) struct Locks(Box<[CachePadded<Word>]>);
+
+const FREE: u64 = 0;
+const HELD: u64 = 1;
+/// Its holder panicked.
+const LEFT: u64 = 2;
+
+/// One of [`Locks`], until it is dropped.
+#[derive(Debug)]
+#[must_use = "it is given back when this is dropped"]
+pub(crate) struct Locked<'l>(&'l Word);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let after = if std::thread::panicking() { LEFT } else { FREE };
+        self.0.store(after, Ordering::Release);
+    }
+}
 
 impl Locks {
+    /// So many, a power of two.
     pub(crate) fn new(count: usize) -> Locks {
-        Locks((0..count).map(|_| CachePadded(Mutex::new(()))).collect())
+        assert!(count.is_power_of_two(), "{count} locks");
+        Locks((0..count).map(|_| CachePadded(Word::new(FREE))).collect())
     }
 
+    #[inline]
     fn place(&self, of: u64) -> usize {
-        (of % self.0.len() as u64) as usize
+        of as usize & (self.0.len() - 1)
     }
 
-    pub(crate) fn lock(&self, of: u64) -> MutexGuard<'_, ()> {
-        lock(&self.0[self.place(of)])
+    #[inline]
+    pub(crate) fn lock(&self, of: u64) -> Locked<'_> {
+        self.lock_at(self.place(of))
     }
 
     /// Both, in the order of locks; they may be one.
-    pub(crate) fn lock_both(&self, one: u64, other: u64) -> [Option<MutexGuard<'_, ()>>; 2] {
+    pub(crate) fn lock_both(&self, one: u64, other: u64) -> [Option<Locked<'_>>; 2] {
         let (one, other) = (self.place(one), self.place(other));
-        let first = lock(&self.0[one.min(other)]);
-        let second = (one != other).then(|| lock(&self.0[one.max(other)]));
+        let first = self.lock_at(one.min(other));
+        let second = (one != other).then(|| self.lock_at(one.max(other)));
         [Some(first), second]
+    }
+
+    #[inline]
+    fn lock_at(&self, place: usize) -> Locked<'_> {
+        let word = &*self.0[place];
+        let mut wait = Wait::new();
+        while let Err(now) = word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+        {
+            assert!(now != LEFT, "no holder panics");
+            wait.turn();
+        }
+        Locked(word)
     }
 }
 

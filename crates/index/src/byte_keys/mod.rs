@@ -50,7 +50,7 @@ mod tests;
 use crate::heap::Heap;
 use crate::map::hash_of;
 use crate::ordered::{PutError, ScanError, Unsound};
-use crate::sync::{Locks, Mutex, lock};
+use crate::sync::{Locked, Locks, Mutex, lock};
 use crate::{Ordered, Persistent};
 use block::Text;
 use layer::{Descriptor, FIRST, LAYERS, Layer, SLICE_BYTES, is_layer};
@@ -61,7 +61,8 @@ use nyx_media::Pmem;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
-use std::sync::{Arc, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -125,7 +126,7 @@ struct Above {
 /// A slot that no other writer changes, in a layer that nobody takes away.
 struct Held<'t> {
     _layer: RwLockReadGuard<'t, ()>,
-    _slot: MutexGuard<'t, ()>,
+    _slot: Locked<'t>,
 }
 
 impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
@@ -492,6 +493,8 @@ impl<P: Pmem, I: Persistent<P> + Ordered, T: Items> ByteKeys<P, I, T> {
 
     /// Whether a layer has no entry. One of which that cannot be told yet stays.
     fn is_empty(&self, layer: Layer) -> Result<bool, Unsound> {
+        // Of two who each took an entry away and then look, one sees what the other did.
+        fence(SeqCst);
         let mut is_empty = true;
         let scanned = self.index.scan(layer.slots(), |_, _| {
             is_empty = false;

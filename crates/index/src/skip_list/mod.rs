@@ -42,7 +42,7 @@ mod tests;
 
 use crate::heap::{Class, Heap, Sweep};
 use crate::ordered::{Census, END, PutError, ScanError, Steps, Unsound};
-use crate::sync::{Locks, MutexGuard};
+use crate::sync::{Locked, Locks};
 use crate::{Index, Ordered, Persistent};
 use nyx_base::WorkerId;
 use nyx_media::Pmem;
@@ -211,7 +211,7 @@ impl<P: Pmem> SkipList<P> {
         Steps::among(&self.heap, NODE_BYTES)
     }
 
-    fn lock(&self, node: Node<'_, P>) -> MutexGuard<'_, ()> {
+    fn lock(&self, node: Node<'_, P>) -> Locked<'_> {
         self.locks.lock(node.at / NODE_BYTES)
     }
 
