@@ -35,12 +35,15 @@ pub trait Index: Send + Sync {
 
     /// The same where somebody else may know as well: `known` is asked once at most, before
     /// anything is read that decides what [`Index::get`] tells, and while memory that is needed
-    /// for that is on its way. What it knows is told.
+    /// for that is on its way. What it knows is told. Before that, and while other memory is on its
+    /// way if there is a wait for that, `fetch` has what `known` is going to read brought near.
     fn get_beside(
         &self,
         key: u64,
+        fetch: impl FnOnce(),
         known: impl FnOnce() -> Option<u64>,
     ) -> Result<Option<u64>, Unsound> {
+        fetch();
         match known() {
             Some(value) => Ok(Some(value)),
             None => self.get(key),

@@ -291,8 +291,8 @@ impl<I: Index> Index for Acs<I> {
             true => {
                 // Few sets are looked at again soon, or the cache would be asked before: they are
                 // not to push what the index needs out of the processor's caches.
-                (self.memory).fetch_once(number * SET_BYTES, SET_BYTES as usize);
-                self.index.get_beside(key, known)?
+                let fetch = || (self.memory).fetch_once(number * SET_BYTES, SET_BYTES as usize);
+                self.index.get_beside(key, fetch, known)?
             }
             false => match known() {
                 Some(value) => Some(value),

@@ -16,6 +16,7 @@ use nyx_base::{Rng, WorkerId};
 use nyx_media::pmem::crash::Recorder;
 use nyx_media::{Mapped, Pmem};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -233,7 +234,10 @@ pub(crate) fn asks_before_it_decides<I: Persistent<Mapped>>() {
         let key = rng.u64(0..KEYS);
         let near = key.saturating_sub(100)..key + 100;
         let mut asked = 0;
-        let found = index.get_beside(key, || {
+        let is_fetched = Cell::new(false);
+        let fetch = || assert!(!is_fetched.replace(true));
+        let found = index.get_beside(key, fetch, || {
+            assert!(is_fetched.get());
             asked += 1;
             match round % 4 {
                 0 => put(key, KEYS + round),
@@ -244,7 +248,10 @@ pub(crate) fn asks_before_it_decides<I: Persistent<Mapped>>() {
             None
         });
         assert_eq!((asked, &found), (1, &index.get(key)), "{key}, {round}");
-        assert_eq!(index.get_beside(key, || Some(round)), Ok(Some(round)));
+        assert_eq!(
+            index.get_beside(key, || (), || Some(round)),
+            Ok(Some(round))
+        );
     }
     eras.leave(W);
 }

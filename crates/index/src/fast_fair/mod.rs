@@ -410,12 +410,15 @@ impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
         self.find(self.descend(key, 0)?, key)
     }
 
-    /// Asks `known` while the leaf is on its way.
+    /// Fetches while the node above the leaf is on its way, the first that may be far; asks `known`
+    /// while the leaf is.
     fn get_beside(
         &self,
         key: u64,
+        fetch: impl FnOnce(),
         known: impl FnOnce() -> Option<u64>,
     ) -> Result<Option<u64>, Unsound> {
+        let mut fetch = Some(fetch);
         let mut steps = self.steps();
         let mut node = self.root_node()?;
         let leaf = loop {
@@ -425,6 +428,11 @@ impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
                 Heading::Right(next) => node = steps.to(next)?,
                 Heading::Below(at) => {
                     self.fetch(at);
+                    if level <= 2
+                        && let Some(fetch) = fetch.take()
+                    {
+                        fetch();
+                    }
                     if level == 1 {
                         break Some(at);
                     }
@@ -432,6 +440,7 @@ impl<P: Pmem, const SLOTS: usize> Index for FastFair<P, SLOTS> {
                 }
             }
         };
+        fetch.into_iter().for_each(|fetch| fetch());
         if let Some(value) = known() {
             return Ok(Some(value));
         }

@@ -261,7 +261,7 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
 
 impl<P: Pmem, const SLOTS: usize> Index for FpTree<P, SLOTS> {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        self.get_beside(key, || None)
+        self.get_beside(key, || (), || None)
     }
 
     /// Asks `known` while the leaf is on its way.
@@ -269,8 +269,10 @@ impl<P: Pmem, const SLOTS: usize> Index for FpTree<P, SLOTS> {
     fn get_beside(
         &self,
         key: u64,
+        fetch: impl FnOnce(),
         known: impl FnOnce() -> Option<u64>,
     ) -> Result<Option<u64>, Unsound> {
+        fetch();
         let at = self.way(key)?;
         // The slot is known when the first line is there; most are on the next few.
         self.heap.pm().fetch(at, Self::LEAF_BYTES as usize);

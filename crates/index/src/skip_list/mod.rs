@@ -283,7 +283,7 @@ impl<P: Pmem> SkipList<P> {
 
 impl<P: Pmem> Index for SkipList<P> {
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound> {
-        self.get_beside(key, || None)
+        self.get_beside(key, || (), || None)
     }
 
     /// Asks `known` while the first node of the way along the list is on its way.
@@ -291,8 +291,10 @@ impl<P: Pmem> Index for SkipList<P> {
     fn get_beside(
         &self,
         key: u64,
+        fetch: impl FnOnce(),
         known: impl FnOnce() -> Option<u64>,
     ) -> Result<Option<u64>, Unsound> {
+        fetch();
         let begin = self.towers.before(key);
         self.heap.pm().fetch(begin, NODE_BYTES as usize);
         if let Some(value) = known() {

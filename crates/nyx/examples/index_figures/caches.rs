@@ -43,9 +43,10 @@ impl<I: Index> Index for Behind<'_, I> {
     fn get_beside(
         &self,
         key: u64,
+        fetch: impl FnOnce(),
         known: impl FnOnce() -> Option<u64>,
     ) -> Result<Option<u64>, Unsound> {
-        self.0.get_beside(key, known)
+        self.0.get_beside(key, fetch, known)
     }
 
     fn put(&self, worker: WorkerId, key: u64, value: u64) -> Result<Option<u64>, PutError> {
