@@ -208,8 +208,7 @@ impl Bucket {
         self.values.0[LINK].load(Acquire) & Link::filter_bit(hash) != 0
     }
 
-    /// The first spill of one that is spilled. To others than the holder of the lock it may be the
-    /// value of an entry, where the stripe is not the same any more.
+    /// The first spill of one that is spilled.
     #[inline]
     pub(super) fn link(&self) -> Option<Link> {
         Link::of(self.values.0[LINK].load(Acquire))

@@ -12,8 +12,8 @@
 //! More than one bit more is the number of a time long past, and who relies on where a hash belongs
 //! looks at the number again; until then it leads to some bucket that there is.
 
-use super::bucket::Bucket;
-use super::stripe::{MarkWord, STRIPE_BUCKETS, Stripe};
+use super::bucket::{Bucket, Link};
+use super::stripe::{MarkWord, STRIPE_BUCKETS, Seen, Stripe};
 use crate::sync::{Ordering, Word};
 use Ordering::{Acquire, Release};
 use nyx_base::CachePadded;
@@ -91,6 +91,18 @@ pub(super) struct Place<'m> {
     pub(super) slot: u64,
     pub(super) mark: &'m MarkWord,
     pub(super) bucket: &'m Bucket,
+}
+
+impl Place<'_> {
+    /// The first spill of the bucket, where its stripe was that. To others than the holder of the
+    /// lock it may be the value of an entry, if the stripe is not the same any more.
+    #[inline]
+    pub(super) fn link(&self, before: Seen) -> Option<Link> {
+        match before.is_spilled(self.slot) {
+            true => self.bucket.link(),
+            false => None,
+        }
+    }
 }
 
 impl Buckets {

@@ -142,9 +142,7 @@ impl<'m> Held<'m> {
 
     /// Its first spill.
     fn link(&self) -> Option<Link> {
-        self.is_spilled()
-            .then(|| self.place.bucket.link())
-            .flatten()
+        self.place.link(self.before)
     }
 
     /// An empty place.
@@ -471,9 +469,9 @@ impl DramMap {
         let home = self.buckets.home(hash);
         let Place {
             stripe,
-            slot,
             mark,
             bucket,
+            ..
         } = home.place;
         let before = stripe.look();
         if before.is_changing() {
@@ -487,7 +485,7 @@ impl DramMap {
             let value = entry.value.load(Acquire);
             return is_still().then_some(Some(value));
         }
-        let link = (before.is_spilled(slot).then(|| bucket.link())).flatten();
+        let link = home.place.link(before);
         // Else it may be the value of an entry.
         if !is_still() {
             return None;

@@ -97,9 +97,7 @@ impl DramMap {
                 if !is_near {
                     from.bucket.prefetch_write();
                     self.buckets.at(at + half).bucket.prefetch_write();
-                } else if from.stripe.look().is_spilled(from.slot)
-                    && let Some(link) = from.bucket.link()
-                {
+                } else if let Some(link) = from.link(from.stripe.look()) {
                     self.spills.prefetch(link);
                 }
             }
@@ -111,7 +109,7 @@ impl DramMap {
     fn split_one(&self, before: Seen, old: u64, half: u64) -> [Side<'_>; 2] {
         let place = self.buckets.at(old);
         let (from, into) = (place.bucket, self.buckets.at(old + half).bucket);
-        let link = before.is_spilled(place.slot).then(|| from.link()).flatten();
+        let link = place.link(before);
         let mut next = 0;
         let mut marks = [Mark::default(); 2];
         for at in 0..ENTRIES {
