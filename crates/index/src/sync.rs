@@ -118,3 +118,45 @@ impl Wait {
         self.backoff.snooze();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use Ordering::Relaxed;
+
+    #[test]
+    fn one_at_a_time_holds_a_lock_and_two_that_share_one_are_one() {
+        const TURNS: u64 = 20_000;
+        let (locks, count) = (Locks::new(2), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (locks, count) = (&locks, &count);
+                scope.spawn(move || {
+                    for turn in 0..TURNS {
+                        // In either order, and one of them twice.
+                        let _held = match turn % 3 {
+                            0 => locks.lock_both(thread, 1 - thread),
+                            1 => locks.lock_both(0, 2),
+                            _ => [Some(locks.lock(4)), None],
+                        };
+                        count.store(count.load(Relaxed) + 1, Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 2 * TURNS);
+    }
+
+    #[test]
+    fn what_a_holder_left_that_panicked_nobody_takes() {
+        let locks = Locks::new(1);
+        let panicked = |work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| scope.spawn(work).join().is_err())
+        };
+        assert!(panicked(&|| {
+            let _held = locks.lock(0);
+            panic!("as it should");
+        }));
+        assert!(panicked(&|| drop(locks.lock(0))));
+    }
+}

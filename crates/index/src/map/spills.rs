@@ -9,9 +9,8 @@
 
 use super::bucket::{Bucket, LINK_INDEX_MAX, Link, SPILL_BYTES, SPILL_ENTRIES, Spill};
 use super::buckets::{Memory, reserve};
-use crate::sync::{Ordering, Wait, Word};
-use Ordering::{Acquire, Relaxed, Release};
-use nyx_base::CachePadded;
+use crate::sync::{Locks, Ordering, Word};
+use Ordering::Relaxed;
 use nyx_media::MediaError;
 
 // SAFETY: all fields are atomics, of which any bytes are a valid value.
@@ -30,7 +29,8 @@ pub(super) struct Popped {
 #[derive(Debug)]
 pub(super) struct Spills {
     memory: Memory<Spill>,
-    lock: CachePadded<Word>,
+    /// One.
+    locks: Locks,
     /// Those that were used and are in no chain, as a chain; what their links say of entries means
     /// nothing.
     free: Spill,
@@ -44,7 +44,7 @@ impl Spills {
         let count = count.min(LINK_INDEX_MAX + 1);
         Ok(Spills {
             memory: reserve(count, Spill::empty)?,
-            lock: CachePadded(Word::new(0)),
+            locks: Locks::new(1),
             free: Spill::empty(),
             fresh: Word::new(0),
         })
@@ -159,15 +159,7 @@ impl Spills {
     }
 
     fn locked<T>(&self, work: impl FnOnce(&Spills) -> T) -> T {
-        let mut wait = Wait::new();
-        while (self.lock)
-            .compare_exchange(0, 1, Acquire, Relaxed)
-            .is_err()
-        {
-            wait.turn();
-        }
-        let result = work(self);
-        self.lock.store(0, Release);
-        result
+        let _lock = self.locks.lock(0);
+        work(self)
     }
 }
