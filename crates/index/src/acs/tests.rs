@@ -81,6 +81,23 @@ fn what_is_asked_for_again_is_a_hit_and_what_changes_is_changed() {
 }
 
 #[test]
+fn while_there_is_room_every_miss_is_filled_in_and_then_few() {
+    let acs = cached::<FastFair<Mapped>>(7, Keep::Lru, Lookup::Parallel);
+    (0..100).for_each(|key| assert_eq!(acs.put(W, key, key), Ok(None)));
+    let ask = |keys: std::ops::Range<u64>| {
+        let mut filled = 0;
+        for key in keys {
+            assert_eq!(acs.get(key), Ok(Some(key)));
+            filled += acs.fill(usize::MAX).expect("sound");
+        }
+        filled
+    };
+    assert_eq!((ask(0..7), acs.count()), (7, 7));
+    let filled = ask(20..100);
+    assert!((9..=11).contains(&filled), "{filled} of 80");
+}
+
+#[test]
 fn what_changed_since_it_was_wanted_is_not_filled_in() {
     let acs = cached::<FastFair<Mapped>>(70, Keep::Lru, Lookup::Serial);
     acs.put(W, 5, 50).expect("room");
