@@ -33,7 +33,13 @@ pub trait Index: Send + Sync {
     /// The value of `key`. Nobody is told of what a crash could undo.
     fn get(&self, key: u64) -> Result<Option<u64>, Unsound>;
 
-    /// The same where somebody else may know as well: `known` is asked once at most, before
+    /// The share of look-ups that somebody beside it has to know for asking to pay: what fetching
+    /// and looking at a few cache lines of DRAM takes, of what is left of a look-up after that.
+    fn beside_pays_from(&self) -> f64 {
+        0.15
+    }
+
+    /// [`Index::get`] where somebody else may know as well: `known` is asked once at most, before
     /// anything is read that decides what [`Index::get`] tells, and while memory that is needed
     /// for that is on its way. What it knows is told. Before that, and while other memory is on its
     /// way if there is a wait for that, `fetch` has what `known` is going to read brought near.

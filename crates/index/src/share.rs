@@ -7,7 +7,7 @@ use nyx_base::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts are kept in so many places.
-const TALLIES: u64 = 16;
+pub(crate) const TALLIES: u64 = 16;
 /// After so many calls the share is judged.
 const JUDGED: u64 = 4096;
 

@@ -20,8 +20,6 @@ pub(crate) use nyx_media::pmem::Word;
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic::AtomicU32 as HalfWord;
 
-use nyx_base::CachePadded;
-
 /// Locks. A holder that panicked ends the process or the test; nobody goes on with what it left.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no holder panics")
@@ -34,8 +32,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// before others see what it changed. (A mutex gives it back by an exchange, for which an x86 core
 /// waits until all that it stored, and wrote back, is where it belongs: some 100 ns after a change
 /// of persistent memory, in which it could begin with what comes next.)
+///
+/// Eight are in a cache line, so that a thousand stay in the caches beside an index: a line for each
+/// would be fetched from the last level again and again. Holders are few and numbers are hashes, so
+/// that two seldom want a line at once.
 #[derive(Debug)]
-pub(crate) struct Locks(Box<[CachePadded<Word>]>);
+pub(crate) struct Locks(Box<[Word]>);
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
@@ -58,7 +60,7 @@ impl Locks {
     /// So many, a power of two.
     pub(crate) fn new(count: usize) -> Locks {
         assert!(count.is_power_of_two(), "{count} locks");
-        Locks((0..count).map(|_| CachePadded(Word::new(FREE))).collect())
+        Locks((0..count).map(|_| Word::new(FREE)).collect())
     }
 
     #[inline]
@@ -71,6 +73,12 @@ impl Locks {
         self.lock_at(self.place(of))
     }
 
+    /// Whether somebody holds it now. Where nobody does, all that its last holder changed is seen.
+    #[inline]
+    pub(crate) fn is_held(&self, of: u64) -> bool {
+        self.0[self.place(of)].load(Ordering::Acquire) != FREE
+    }
+
     /// Both, in the order of locks; they may be one.
     pub(crate) fn lock_both(&self, one: u64, other: u64) -> [Option<Locked<'_>>; 2] {
         let (one, other) = (self.place(one), self.place(other));
@@ -81,7 +89,7 @@ impl Locks {
 
     #[inline]
     fn lock_at(&self, place: usize) -> Locked<'_> {
-        let word = &*self.0[place];
+        let word = &self.0[place];
         let mut wait = Wait::new();
         while let Err(now) = word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
         {

@@ -10,13 +10,17 @@
 //! that is on its way ([`Index::get_beside`]): a miss costs next to nothing, a hit saves the last
 //! wait only. [`Lookup::Adaptive`] takes the one or the other by the share of hits. (The paper has
 //! a second thread look at the index; a hand-over to another thread takes longer than a look-up,
-//! the processor does the same with a prefetch.)
+//! the processor does the same with a prefetch.) In parallel a cache that is full and still hits too
+//! little to be worth it ([`Index::beside_pays_from`]) rests: one set in 64 is asked, which tells
+//! when it is worth asking again, and the others' keys are looked up as if there were no cache.
 //!
 //! **What a reader may see.** While a key is cached its entry is what counts: writers of a set come
 //! one after the other, each changes the index and then the entry. A reader that missed reads the
 //! index and then looks at the set again, so that nobody is told of a new value while an old one is
-//! cached. What is to be filled in is forgotten if the set changed since. (A range is read from the
-//! index: it may tell of a value before a look-up of its key does.)
+//! cached. One that does not ask the cache looks whether a writer is between the two instead, by the
+//! set's lock: if none is, whoever asks later finds the entry renewed. What is to be filled in is
+//! forgotten if the set changed since. (A range is read from the index: it may tell of a value
+//! before a look-up of its key does.)
 //!
 //! What it never does: hold more entries than it was made for, lose or invent one, wait while
 //! reading, start a thread.
@@ -32,7 +36,7 @@ mod set;
 mod tests;
 
 use crate::ordered::{END, Ordered, PutError, ScanError, Unsound};
-use crate::share::Share;
+use crate::share::{Share, TALLIES};
 use crate::sync::Locks;
 use crate::{Index, map::hash_of};
 use crossbeam_queue::ArrayQueue;
@@ -41,7 +45,7 @@ use nyx_media::pmem::Dram;
 use nyx_media::{MediaError, Pmem};
 use set::{Look, SET_BYTES, Set, WAYS};
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// Which entry goes where there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,14 +86,27 @@ pub struct AcsFigures {
     /// Look-ups that found their entry in the cache. This and the next are not exact where several
     /// threads look up at once.
     pub hits: u64,
-    /// Look-ups.
+    /// Look-ups that asked the cache.
     pub looks: u64,
     /// Entries that were wanted and never filled in, because too many were.
     pub dropped: u64,
     /// Bytes of memory.
     pub bytes: u64,
-    /// Whether the index is asked in parallel now.
-    pub is_parallel: bool,
+    /// How look-ups are done now.
+    pub mode: Mode,
+}
+
+/// How look-ups are done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// The cache is asked before the index.
+    #[default]
+    Serial,
+    /// The cache is asked beside the index.
+    Parallel,
+    /// As in parallel, but one set in 64 only.
+    Resting,
 }
 
 /// Locks that sets share.
@@ -103,6 +120,24 @@ const PARALLEL_FILLS: u64 = 8;
 /// the cache takes about a third of one in an index.
 const PARALLEL_BELOW: f64 = 0.3;
 const SERIAL_ABOVE: f64 = 0.4;
+/// It rests no more when so many times as many hit as would pay.
+const AWAKE_FROM: f64 = 1.3;
+/// One set in so many is asked while it rests.
+const ASKED_OF: u64 = 64;
+
+impl Mode {
+    /// The mode after `share` of the look-ups hit, where asking in parallel pays from `pays_from` on.
+    fn after(self, share: f64, lookup: Lookup, pays_from: f64, may_rest: bool) -> Mode {
+        let is_adaptive = lookup == Lookup::Adaptive;
+        match self {
+            Mode::Serial if is_adaptive && share < PARALLEL_BELOW => Mode::Parallel,
+            Mode::Parallel if is_adaptive && share > SERIAL_ABOVE => Mode::Serial,
+            Mode::Parallel if share < pays_from && may_rest => Mode::Resting,
+            Mode::Resting if share > AWAKE_FROM * pays_from => Mode::Parallel,
+            mode => mode,
+        }
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -114,7 +149,8 @@ pub struct Acs<I> {
     wanted: ArrayQueue<Wanted>,
     dropped: AtomicU64,
     shape: AcsShape,
-    is_parallel: AtomicBool,
+    /// A [`Mode`].
+    mode: AtomicU8,
     /// Look-ups; hits are of the kind.
     hits: Share,
 }
@@ -139,7 +175,10 @@ impl<I: Index> Acs<I> {
             wanted: ArrayQueue::new(WANTED_MAX),
             dropped: AtomicU64::new(0),
             shape,
-            is_parallel: AtomicBool::new(shape.lookup == Lookup::Parallel),
+            mode: AtomicU8::new(match shape.lookup {
+                Lookup::Parallel => Mode::Parallel as u8,
+                Lookup::Serial | Lookup::Adaptive => Mode::Serial as u8,
+            }),
             hits: Share::new(),
         })
     }
@@ -157,7 +196,7 @@ impl<I: Index> Acs<I> {
             looks,
             dropped: self.dropped.load(Relaxed),
             bytes: self.memory.size_bytes(),
-            is_parallel: self.is_parallel.load(Relaxed),
+            mode: self.mode(),
         }
     }
 
@@ -188,6 +227,15 @@ impl<I: Index> Acs<I> {
         Ok(most)
     }
 
+    #[inline]
+    fn mode(&self) -> Mode {
+        match self.mode.load(Relaxed) {
+            mode if mode == Mode::Parallel as u8 => Mode::Parallel,
+            mode if mode == Mode::Resting as u8 => Mode::Resting,
+            _ => Mode::Serial,
+        }
+    }
+
     /// The number of the set that `key` belongs to.
     #[inline]
     fn number(&self, key: u64) -> u64 {
@@ -198,6 +246,17 @@ impl<I: Index> Acs<I> {
         if self.wanted.push(wanted).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Looks `key` up in the index alone, unless that may be ahead of the cache.
+    #[inline]
+    fn get_past(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
+        let found = self.index.get(key)?;
+        if self.locks.is_held(number) {
+            let set = Set::new(&self.memory, number);
+            return Ok(self.settle(set, (key, number), Look::Busy, found));
+        }
+        Ok(found)
     }
 
     /// What counts of what was found in the index after a first look at the set.
@@ -218,13 +277,12 @@ impl<I: Index> Acs<I> {
         // the index changed, and been renewed since.
         if let Look::Hit(way, value) = look {
             set.touch(way, self.shape.keep);
-            self.tell(number, true);
+            self.tell(number, look);
             return Some(value);
         }
-        let looks = self.tell(number, false);
-        let has_room = matches!(look, Look::Miss { has_room: true, .. });
+        let looks = self.tell(number, look);
         let is_wanted =
-            has_room || !self.is_parallel.load(Relaxed) || looks.is_multiple_of(PARALLEL_FILLS);
+            look.has_room() || self.mode() == Mode::Serial || looks.is_multiple_of(PARALLEL_FILLS);
         if let Some(value) = found
             && is_wanted
         {
@@ -239,16 +297,24 @@ impl<I: Index> Acs<I> {
 
     /// Counts a look-up, and now and then judges. Tells how many there were.
     #[inline]
-    fn tell(&self, number: u64, is_hit: bool) -> u64 {
-        let told = self.hits.tell(number, is_hit);
+    fn tell(&self, number: u64, look: Look) -> u64 {
+        // Those that are asked while it rests are counted apart: the others' entries are those from
+        // before.
+        let is_asked = number.is_multiple_of(ASKED_OF);
+        let counted_with = if is_asked {
+            0
+        } else {
+            (number % TALLIES).max(1)
+        };
+        let is_hit = matches!(look, Look::Hit(..));
+        let told = self.hits.tell(counted_with, is_hit);
         if let Some(share) = told.share
-            && self.shape.lookup == Lookup::Adaptive
+            && self.shape.lookup != Lookup::Serial
         {
-            if share < PARALLEL_BELOW {
-                self.is_parallel.store(true, Relaxed);
-            } else if share > SERIAL_ABOVE {
-                self.is_parallel.store(false, Relaxed);
-            }
+            let pays_from = self.index.beside_pays_from();
+            let may_rest = is_asked && !look.has_room();
+            let mode = (self.mode()).after(share, self.shape.lookup, pays_from, may_rest);
+            self.mode.store(mode as u8, Relaxed);
         }
         told.calls
     }
@@ -276,7 +342,10 @@ impl<I: Index> Index for Acs<I> {
         if key == END {
             return Ok(None);
         }
-        let number = self.number(key);
+        let (number, mode) = (self.number(key), self.mode());
+        if mode == Mode::Resting && !number.is_multiple_of(ASKED_OF) {
+            return self.get_past(key, number);
+        }
         let mut seen = None;
         let mut known = || {
             let set = Set::new(&self.memory, number);
@@ -287,14 +356,14 @@ impl<I: Index> Index for Acs<I> {
                 _ => None,
             }
         };
-        let found = match self.is_parallel.load(Relaxed) {
-            true => {
+        let found = match mode {
+            Mode::Parallel | Mode::Resting => {
                 // Few sets are looked at again soon, or the cache would be asked before: they are
                 // not to push what the index needs out of the processor's caches.
                 let fetch = || (self.memory).fetch_once(number * SET_BYTES, SET_BYTES as usize);
                 self.index.get_beside(key, fetch, known)?
             }
-            false => match known() {
+            Mode::Serial => match known() {
                 Some(value) => Some(value),
                 None => self.index.get(key)?,
             },

@@ -54,6 +54,14 @@ pub(super) enum Look {
     Busy,
 }
 
+impl Look {
+    /// Whether it was seen that a place is free.
+    #[inline]
+    pub(super) fn has_room(self) -> bool {
+        matches!(self, Look::Miss { has_room: true, .. })
+    }
+}
+
 impl<'c> Set<'c> {
     #[inline]
     pub(super) fn new(memory: &'c Dram, at: u64) -> Set<'c> {

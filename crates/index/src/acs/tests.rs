@@ -1,6 +1,6 @@
 //! The cache against an ordered map, against readers and writers at once, and its share of hits.
 
-use super::{Acs, AcsShape, Keep, Lookup, WANTED_MAX};
+use super::{ASKED_OF, Acs, AcsShape, Keep, Lookup, Mode, WANTED_MAX};
 use crate::contract::{self, Step, assert_lists};
 use crate::fast_fair::FastFair;
 use crate::fp_tree::FpTree;
@@ -11,7 +11,7 @@ use nyx_base::{Rng, WorkerId};
 use nyx_media::Mapped;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 const W: WorkerId = WorkerId(0);
 
@@ -185,14 +185,19 @@ fn hits_are_near_those_of_an_exact_list_or_above() {
 }
 
 #[test]
-fn it_asks_in_parallel_where_it_hits_little_and_serially_where_it_hits_much() {
+fn it_asks_serially_where_it_hits_much_and_rests_where_it_hits_next_to_nothing() {
     const KEYS: u64 = 20_000;
     let acs = cached::<FastFair<Mapped>>(KEYS / 10, Keep::Lfu, Lookup::Adaptive);
     (0..KEYS).for_each(|key| assert_eq!(acs.put(W, key, key), Ok(None)));
     let zipf = Zipf::new(KEYS, 0.99);
     let mut rng = Rng::with_seed(2);
-    for (is_uniform, expected) in [(true, true), (false, false), (true, true)] {
-        for _ in 0..400_000 {
+    let laws = [
+        (true, Mode::Resting),
+        (false, Mode::Serial),
+        (true, Mode::Resting),
+    ];
+    for (is_uniform, expected) in laws {
+        for _ in 0..800_000 {
             let key = match is_uniform {
                 true => rng.u64(0..KEYS),
                 false => zipf.draw(&mut rng),
@@ -200,8 +205,39 @@ fn it_asks_in_parallel_where_it_hits_little_and_serially_where_it_hits_much() {
             assert_eq!(acs.get(key), Ok(Some(key)));
             acs.fill(1).expect("sound");
         }
-        assert_eq!(acs.figures().is_parallel, expected);
+        assert_eq!(acs.figures().mode, expected);
     }
+}
+
+#[test]
+fn while_it_rests_few_look_ups_ask_it_and_that_wakes_it() {
+    const KEYS: u64 = 20_000;
+    let acs = cached::<FastFair<Mapped>>(KEYS / 10, Keep::Lru, Lookup::Parallel);
+    (0..KEYS).for_each(|key| assert_eq!(acs.put(W, key, key), Ok(None)));
+    let mut rng = Rng::with_seed(2);
+    let mut ask = |keys: u64, times: u64| {
+        let before = acs.figures().looks;
+        for key in (0..times).map(|_| rng.u64(0..keys)) {
+            assert_eq!(acs.get(key), Ok(Some(key)));
+            acs.fill(1).expect("sound");
+        }
+        (
+            (acs.figures().looks - before) as f64 / times as f64,
+            acs.figures().mode,
+        )
+    };
+    assert_eq!(
+        ask(KEYS, 60_000),
+        (1.0, Mode::Parallel),
+        "while there is room"
+    );
+    assert_eq!(ask(KEYS, 800_000).1, Mode::Resting);
+    let (asked, mode) = ask(KEYS, 100_000);
+    assert!((asked * ASKED_OF as f64 - 1.0).abs() < 0.3, "{asked}");
+    assert_eq!(mode, Mode::Resting);
+    // Half of these have room.
+    assert_eq!(ask(KEYS / 5, 800_000).1, Mode::Parallel);
+    assert_eq!(ask(KEYS / 5, 1_000), (1.0, Mode::Parallel));
 }
 
 /// Two writers, each with keys of its own, whose values grow; readers by both ways of looking, and
@@ -209,8 +245,12 @@ fn it_asks_in_parallel_where_it_hits_little_and_serially_where_it_hits_much() {
 #[test]
 fn nobody_is_told_of_an_old_value_after_a_new_one() {
     const KEYS: u64 = 40;
-    const ROUNDS: u64 = 4_000;
-    for lookup in [Lookup::Serial, Lookup::Parallel] {
+    const ROUNDS: u64 = 12_000;
+    let modes = [Mode::Serial, Mode::Parallel, Mode::Resting];
+    for (lookup, mode) in [Lookup::Serial, Lookup::Parallel, Lookup::Parallel]
+        .into_iter()
+        .zip(modes)
+    {
         let acs = cached::<FastFair<Mapped>>(28, Keep::Lru, lookup);
         (0..KEYS).for_each(|key| assert_eq!(acs.put(W, key, 0), Ok(None)));
         let told: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -233,6 +273,10 @@ fn nobody_is_told_of_an_old_value_after_a_new_one() {
                     while told.iter().any(|told| told.load(SeqCst) < ROUNDS) {
                         let key = rng.u64(0..KEYS);
                         let before = told[key as usize].load(SeqCst);
+                        if mode == Mode::Resting {
+                            let mode = [Mode::Parallel, Mode::Resting][rng.usize(0..2)];
+                            acs.mode.store(mode as u8, Relaxed);
+                        }
                         let value = acs.get(key).expect("sound").expect("it is there");
                         assert!(value >= before, "key {key}: {value} after {before}");
                         told[key as usize].fetch_max(value, SeqCst);
