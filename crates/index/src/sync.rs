@@ -33,9 +33,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// waits until all that it stored, and wrote back, is where it belongs: some 100 ns after a change
 /// of persistent memory, in which it could begin with what comes next.)
 ///
-/// Eight are in a cache line, so that a thousand stay in the caches beside an index: a line for each
-/// would be fetched from the last level again and again. Holders are few and numbers are hashes, so
-/// that two seldom want a line at once.
+/// Eight are in a cache line, so that a thousand stay in the caches beside an index: a line for
+/// each would be fetched from the last level again and again. Holders are few and numbers are
+/// hashes, so that two seldom want a line at once.
 #[derive(Debug)]
 pub(crate) struct Locks(Box<[Word]>);
 

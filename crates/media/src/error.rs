@@ -42,6 +42,18 @@ pub enum MediaError {
         /// The path.
         path: PathBuf,
     },
+    /// A path that names neither a regular file nor a block device.
+    #[error("{}: neither a file nor a block device", path.display())]
+    NotOfBlocks {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A device without a single block.
+    #[error("{}: shorter than a block of 4096 bytes", path.display())]
+    NoBlock {
+        /// The path.
+        path: PathBuf,
+    },
     /// The filesystem has no room, or cannot allocate ahead.
     #[error("{}: cannot allocate {len_bytes} bytes: {source}", path.display())]
     Allocate {

@@ -12,6 +12,7 @@
 //! * [`profile`]: MaxIOPS by operation and size, its file and its rate card.
 //! * [`evaluate`]: latency and bandwidth of a device by size, order and threads, for people.
 //! * [`pmem`]: words of persistent memory for indexes that live on it, and what a crash may leave.
+//! * [`queue`]: requests to devices of blocks.
 //! * [`dram`]: reserved memory for indexes and keys; not the device, so never metered. [`Image`]: a
 //!   file whose parts are such memory. [`LogFile`]: one that is written from its begin to its end
 //!   and synced.
@@ -33,6 +34,7 @@ pub mod observed;
 pub mod pmem;
 pub mod prim;
 pub mod profile;
+pub mod queue;
 
 pub use clock::TscClock;
 pub use dram::{Array, Region};

@@ -3,11 +3,13 @@
 //! * [`o1`]: constant work per line, no queues, shared by threads; laid over a real medium in real
 //!   time by [`crate::Emulated`] and driven by virtual threads for exact profiles.
 //! * [`event`]: the event simulation in virtual time, the reference; tails are claimed from it.
+//! * [`block`]: a device of blocks, with parameters of its own.
 //!
 //! What the models never do: move bytes, read a clock or draw a random number without a seed. They
 //! know no garbage collection, no wear and no caches; what the processor's cache absorbs in
 //! reality they charge.
 
+pub mod block;
 pub mod event;
 pub mod o1;
 mod params;

@@ -10,16 +10,17 @@
 //! that is on its way ([`Index::get_beside`]): a miss costs next to nothing, a hit saves the last
 //! wait only. [`Lookup::Adaptive`] takes the one or the other by the share of hits. (The paper has
 //! a second thread look at the index; a hand-over to another thread takes longer than a look-up,
-//! the processor does the same with a prefetch.) In parallel a cache that is full and still hits too
-//! little to be worth it ([`Index::beside_pays_from`]) rests: one set in 64 is asked, which tells
-//! when it is worth asking again, and the others' keys are looked up as if there were no cache.
+//! the processor does the same with a prefetch.) In parallel a cache that is full and still hits
+//! too little to be worth it ([`Index::beside_pays_from`]) rests: one set in 64 is asked, which
+//! tells when it is worth asking again, and the others' keys are looked up as if there were no
+//! cache.
 //!
 //! **What a reader may see.** While a key is cached its entry is what counts: writers of a set come
 //! one after the other, each changes the index and then the entry. A reader that missed reads the
 //! index and then looks at the set again, so that nobody is told of a new value while an old one is
-//! cached. One that does not ask the cache looks whether a writer is between the two instead, by the
-//! set's lock: if none is, whoever asks later finds the entry renewed. What is to be filled in is
-//! forgotten if the set changed since. (A range is read from the index: it may tell of a value
+//! cached. One that does not ask the cache looks whether a writer is between the two instead, by
+//! the set's lock: if none is, whoever asks later finds the entry renewed. What is to be filled in
+//! is forgotten if the set changed since. (A range is read from the index: it may tell of a value
 //! before a look-up of its key does.)
 //!
 //! What it never does: hold more entries than it was made for, lose or invent one, wait while
@@ -126,7 +127,8 @@ const AWAKE_FROM: f64 = 1.3;
 const ASKED_OF: u64 = 64;
 
 impl Mode {
-    /// The mode after `share` of the look-ups hit, where asking in parallel pays from `pays_from` on.
+    /// The mode after `share` of the look-ups hit, where asking in parallel pays from `pays_from`
+    /// on.
     fn after(self, share: f64, lookup: Lookup, pays_from: f64, may_rest: bool) -> Mode {
         let is_adaptive = lookup == Lookup::Adaptive;
         match self {

@@ -1,0 +1,190 @@
+//! Requests carried out by threads with `preadv2`, `pwritev2`, `fdatasync` and `fallocate`: for
+//! where io_uring is forbidden, as in many containers.
+//!
+//! What it never does: keep a thread busy that has nothing to do.
+//!
+//! *Thread safety*: the threads share two lists; jobs go one way and what has landed the other.
+
+use super::{BlockFile, BlockOp, Driver, Job, Landed, ONE};
+use crate::MediaError;
+use crossbeam_queue::ArrayQueue;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+/// Threads of a queue, at most: a device that wants more at once is better off with io_uring.
+const THREADS_MAX: u32 = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Threads {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Taken and not yet handed to the threads.
+    taken: Vec<Job>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    device: Arc<BlockFile>,
+    jobs: Mutex<Jobs>,
+    has_jobs: Condvar,
+    landed: ArrayQueue<Landed>,
+    event: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Jobs {
+    waiting: std::collections::VecDeque<Job>,
+    is_over: bool,
+}
+
+// SAFETY: the address in a job is lent to whoever has the job, and that is one thread at a time.
+unsafe impl Send for Job {}
+
+impl Threads {
+    pub(super) fn new(device: &Arc<BlockFile>, depth: u32) -> Result<Threads, MediaError> {
+        let failed = |source| MediaError::File {
+            path: device.path().to_owned(),
+            action: "start threads for it",
+            source,
+        };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            device: device.clone(),
+            jobs: Mutex::new(Jobs {
+                waiting: std::collections::VecDeque::with_capacity(depth as usize),
+                is_over: false,
+            }),
+            has_jobs: Condvar::new(),
+            landed: ArrayQueue::new(depth as usize),
+            event: event.map_err(|error| failed(error.into()))?,
+        });
+        let mut driver = Threads {
+            shared,
+            threads: Vec::new(),
+            taken: Vec::with_capacity(depth as usize),
+        };
+        for _ in 0..depth.min(THREADS_MAX) {
+            let shared = driver.shared.clone();
+            let thread = std::thread::Builder::new().name("nyx-block".to_owned());
+            let thread = thread.spawn(move || shared.work()).map_err(failed)?;
+            driver.threads.push(thread);
+        }
+        Ok(driver)
+    }
+}
+
+// SAFETY: a job goes to one thread, which tells of it once, after it touched the bytes last.
+unsafe impl Driver for Threads {
+    unsafe fn push(&mut self, job: Job) {
+        self.taken.push(job);
+    }
+
+    fn kick(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
+        let wanted = self.taken.len();
+        self.shared.lock().waiting.extend(self.taken.drain(..));
+        for _ in 0..wanted.min(self.threads.len()) {
+            self.shared.has_jobs.notify_one();
+        }
+    }
+
+    fn collect(&mut self, landed: &mut Vec<Landed>) {
+        landed.extend(std::iter::from_fn(|| self.shared.landed.pop()));
+    }
+
+    fn rest(&mut self) {
+        let event = &self.shared.event;
+        let mut watched = [PollFd::new(event, PollFlags::IN)];
+        // Interrupted or not: who rests looks at what has landed.
+        let _ = poll(&mut watched, None);
+        let _ = rustix::io::read(event, &mut [0; 8]);
+    }
+
+    fn event(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.event.as_fd())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} threads", self.threads.len())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.has_jobs.notify_all();
+        for thread in self.threads.drain(..) {
+            // One that panicked told of it already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().expect("no holder panics")
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            let result = match self.carry_out(job) {
+                Ok(bytes) => bytes as i64,
+                Err(error) => -i64::from(error.raw_os_error()),
+            };
+            let landed = Landed {
+                flight: job.flight,
+                result,
+            };
+            self.landed.push(landed).expect("as deep as the queue");
+            let _ = rustix::io::write(&self.event, &ONE);
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_over;
+        let mut jobs = self
+            .has_jobs
+            .wait_while(self.lock(), is_idle)
+            .expect("no holder panics");
+        jobs.waiting.pop_front()
+    }
+
+    fn carry_out(&self, job: Job) -> Result<usize, Errno> {
+        let file = self.device.file();
+        let (at, len) = (job.at, job.len_bytes as usize);
+        let write = |flags| {
+            let address = job.address.expect("a write has bytes");
+            // SAFETY: the bytes are lent to this job until it has landed.
+            let bytes = unsafe { std::slice::from_raw_parts(address.as_ptr(), len) };
+            pwritev2(file, &[IoSlice::new(bytes)], at, flags)
+        };
+        match job.op {
+            BlockOp::Read => {
+                let address = job.address.expect("a read has a place");
+                // SAFETY: as above, and nobody else has them.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), len) };
+                preadv2(
+                    file,
+                    &mut [IoSliceMut::new(bytes)],
+                    at,
+                    ReadWriteFlags::empty(),
+                )
+            }
+            BlockOp::Write => write(ReadWriteFlags::empty()),
+            BlockOp::WriteDurably => write(ReadWriteFlags::DSYNC),
+            BlockOp::Flush => fdatasync(file).map(|()| 0),
+            BlockOp::Zero => {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(file, hole, at, job.len_bytes).map(|()| 0)
+            }
+        }
+    }
+}
