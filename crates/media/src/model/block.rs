@@ -153,7 +153,8 @@ impl BlockModel {
     /// Done when everything is that came before, and a write's latency later.
     pub fn flush(&mut self, now: Instant) -> Instant {
         let last = self.channels.iter().max().expect("there are channels");
-        now.max(*last) + Nanos(self.params.write_latency_ns)
+        let latency_ns = self.params.write_latency_ns as f64 * self.slowness;
+        now.max(*last).max(self.bus) + Nanos(latency_ns.round() as u64)
     }
 
     /// Nothing that has not begun is begun before.
@@ -246,6 +247,10 @@ mod tests {
             "{done:?}"
         );
         assert!(model.flush(Instant(3_000_000_000)) > done);
+        let mut idle = BlockModel::new(params.clone(), 1);
+        idle.slow_down(2.0);
+        idle.stall_until(Instant(1000));
+        assert_eq!(idle.flush(Instant(0)).0, 1000 + 2 * params.write_latency_ns);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// A slot is no larger, in bytes: the kernel moves less than twice that at once.
+pub const SLOT_BYTES_MAX: usize = 1 << 30;
+
 /// Slots of equal size in one piece of memory. Copies are cheap and share them.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Slots>);
@@ -32,14 +35,15 @@ impl Pool {
     /// So many slots of so many bytes each, rounded up to whole blocks. Reserved, not committed: a
     /// slot takes memory when it is first used.
     ///
-    /// Panics where either is zero.
+    /// Panics where either is zero, or a slot is larger than [`SLOT_BYTES_MAX`].
     pub fn new(slots: u32, slot_bytes: usize) -> Result<Pool, MediaError> {
         assert!(
             slots > 0 && slot_bytes > 0,
             "{slots} slots of {slot_bytes} bytes"
         );
+        assert!(slot_bytes <= SLOT_BYTES_MAX, "slots of {slot_bytes} bytes");
         let slot_bytes = slot_bytes.next_multiple_of(BLOCK_BYTES as usize);
-        let len_bytes = slots as u64 * slot_bytes as u64;
+        let len_bytes = u64::from(slots) * slot_bytes as u64;
         let refused = |source| MediaError::Reserve { len_bytes, source };
         let memory = Mapping::anonymous(len_bytes as usize).map_err(refused)?;
         let _ = memory.advise(0, memory.len(), Advice::LinuxHugepage);

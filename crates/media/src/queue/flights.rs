@@ -9,10 +9,12 @@ use super::{BLOCK_BYTES, BlockError, BlockOp, Buffer, Done, Job, Landed, Pool, R
 use nyx_base::{Instant, Nanos};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A request that was submitted. Worth one [`super::Queue::wait`], as long as it was not reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
+    queue: u64,
     flight: u32,
     turn: u32,
 }
@@ -20,6 +22,8 @@ pub struct Ticket {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Flights {
+    /// A number that no other queue of this process has.
+    queue: u64,
     all: Box<[Flight]>,
     free: Vec<u32>,
     landed: VecDeque<u32>,
@@ -57,7 +61,9 @@ impl Flights {
             result: None,
             turn: 0,
         };
+        static QUEUES: AtomicU64 = AtomicU64::new(0);
         Flights {
+            queue: QUEUES.fetch_add(1, Relaxed),
             all: (0..depth).map(flight).collect(),
             free: (0..depth).rev().collect(),
             landed: VecDeque::with_capacity(depth as usize),
@@ -72,11 +78,6 @@ impl Flights {
 
     pub(super) fn has_landed(&self) -> bool {
         !self.landed.is_empty()
-    }
-
-    /// Whether there is no room, and nothing under way that would make some.
-    pub(super) fn is_full_of_landed(&self) -> bool {
-        self.landed.len() == self.all.len()
     }
 
     /// A request begins; without a free number it is given back.
@@ -123,6 +124,7 @@ impl Flights {
             turn,
         };
         let ticket = Ticket {
+            queue: self.queue,
             flight: number,
             turn,
         };
@@ -155,6 +157,7 @@ impl Flights {
 
     /// That one, if it is over.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<(Done, Instant)> {
+        assert_eq!(ticket.queue, self.queue, "this ticket is another queue's");
         let flight = &self.all[ticket.flight as usize];
         assert_eq!(flight.turn, ticket.turn, "this request was told of before");
         flight.result.as_ref()?;
@@ -325,13 +328,21 @@ mod tests {
         for at in [2, 0, 1] {
             assert!(flights.land(landed(begun[at].1.flight, 0)).is_none());
         }
-        assert!(flights.is_full_of_landed());
         assert!(flights.begin(Request::Flush, 3, Instant(0)).is_err());
         let (first, _) = flights.next().expect("over");
         let (waited_for, _) = flights.take(begun[1].0).expect("over");
         let (last, _) = flights.next().expect("over");
         assert_eq!((first.tag, waited_for.tag, last.tag), (2, 1, 0));
         assert!(flights.next().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "another queue's")]
+    fn nobody_waits_with_another_queues_ticket() {
+        let mut queues = [Flights::new(1, &[]), Flights::new(1, &[])];
+        let begun = queues[0].begin(Request::Flush, 0, Instant(0));
+        let (ticket, _) = begun.expect("room");
+        queues[1].take(ticket);
     }
 
     #[test]

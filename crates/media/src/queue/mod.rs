@@ -39,7 +39,7 @@ mod tests;
 mod threads;
 mod uring;
 
-pub use buffer::{Buffer, Pool};
+pub use buffer::{Buffer, Pool, SLOT_BYTES_MAX};
 pub use file::BlockFile;
 pub use flights::Ticket;
 pub use modelled::Emulation;
@@ -51,6 +51,7 @@ use flights::Flights;
 use nyx_base::{Clock, Instant, LatencyCounter, Nanos};
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -182,8 +183,8 @@ pub enum Through {
     /// io_uring; completions are interrupts.
     Uring,
     /// io_uring that polls the device ([`Support::is_polled`] tells where it can). A flush, zeroes
-    /// and [`Queue::rest`]'s sleep are not to be had there: the first two are refused by
-    /// `Operation not supported`.
+    /// and [`Queue::rest`]'s sleep are not to be had there: the kernel refuses the first two as
+    /// invalid.
     UringPolled,
     /// io_uring whose requests a thread of the kernel takes; it spins for a millisecond after the
     /// last one. For machines with processors to spare.
@@ -197,7 +198,8 @@ pub enum Through {
 pub struct Queue {
     device: Arc<BlockFile>,
     driver: Box<dyn Driver>,
-    flights: Flights,
+    /// Left as it is where a queue cannot wait for its driver: then nobody gets the buffers.
+    flights: ManuallyDrop<Flights>,
     landed: Vec<Landed>,
     clock: TscClock,
     reads: LatencyCounter,
@@ -288,7 +290,7 @@ impl Queue {
         Queue {
             device: device.clone(),
             driver,
-            flights: Flights::new(depth, pools),
+            flights: ManuallyDrop::new(Flights::new(depth, pools)),
             landed: Vec::with_capacity(depth as usize),
             clock: TscClock::start(),
             reads: LatencyCounter::default(),
@@ -327,7 +329,7 @@ impl Queue {
     }
 
     /// Spins until that request is done. Others that are done meanwhile are told of by
-    /// [`Self::reap`].
+    /// [`Self::reap`], and their event may be over: who sleeps by events reaps before that.
     ///
     /// Panics where the ticket's request was told of before, or is another queue's.
     pub fn wait(&mut self, ticket: Ticket) -> Done {
@@ -342,18 +344,10 @@ impl Queue {
         }
     }
 
-    /// Submits and spins until it is done; a full queue is made to have room first.
-    pub fn poll(&mut self, request: Request, tag: u64) -> Done {
-        let mut request = request;
-        loop {
-            match self.submit(request, tag) {
-                Ok(ticket) => return self.wait(ticket),
-                Err(back) => request = back,
-            }
-            self.kick();
-            self.collect();
-            assert!(!self.flights.is_full_of_landed(), "nobody reaps this queue");
-        }
+    /// Submits and spins until it is done. Gives the request back where the queue is full.
+    pub fn poll(&mut self, request: Request, tag: u64) -> Result<Done, Request> {
+        let ticket = self.submit(request, tag)?;
+        Ok(self.wait(ticket))
     }
 
     /// Sleeps until something is done. Returns at once where nothing is in flight, or something is
@@ -449,6 +443,9 @@ impl Drop for Queue {
             self.rest();
             while self.flights.next().is_some() {}
         }
+        // SAFETY: this is the end of the queue, and no driver has a buffer any more. Where waiting
+        // panicked this is not reached, and buffers that a device may still write stay taken.
+        unsafe { ManuallyDrop::drop(&mut self.flights) }
     }
 }
 

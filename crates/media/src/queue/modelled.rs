@@ -10,7 +10,7 @@
 use super::{BlockOp, Driver, Job, Landed};
 use crate::TscClock;
 use crate::model::block::BlockModel;
-use nyx_base::{Clock, Instant};
+use nyx_base::{Clock, Instant, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -97,22 +97,23 @@ impl Modelled {
     /// Has the timer ring when the model is done with the first of all.
     fn set_timer(&mut self) {
         let first = *self.due.iter().min().expect("a queue has a depth");
-        if first == self.rings || first == NEVER {
+        let now = self.clock.now();
+        // Of what is late already it is the driver below that is waited for: it rings again soon.
+        let at = match first {
+            NEVER => return,
+            first => first.max(now + Nanos(LATE_NS)),
+        };
+        if self.rings > now && self.rings <= at {
             return;
         }
-        self.rings = first;
-        // Of what is late already it is the driver below that is waited for.
-        let wait_ns = first.since(self.clock.now()).0.max(LATE_NS);
+        self.rings = at;
+        let wait_ns = self.rings.since(now).0;
         let value = Timespec {
             tv_sec: (wait_ns / 1_000_000_000) as i64,
             tv_nsec: (wait_ns % 1_000_000_000) as i64,
         };
-        let interval = Timespec {
-            tv_sec: 0,
-            tv_nsec: LATE_NS as i64,
-        };
         let timer = Itimerspec {
-            it_interval: interval,
+            it_interval: Timespec::default(),
             it_value: value,
         };
         let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
@@ -127,8 +128,8 @@ fn lock(device: &Mutex<Emulation>) -> MutexGuard<'_, Emulation> {
 // SAFETY: jobs are the inner driver's, which keeps the promise; what it tells of is told once.
 unsafe impl Driver for Modelled {
     unsafe fn push(&mut self, job: Job) {
-        let now = self.clock.now();
         let mut device = lock(&self.device);
+        let now = self.clock.now();
         self.due[job.flight as usize] = match job.op {
             BlockOp::Read => device.model.submit(now, false, job.len_bytes),
             BlockOp::Write | BlockOp::WriteDurably => device.model.submit(now, true, job.len_bytes),

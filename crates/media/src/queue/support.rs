@@ -106,7 +106,7 @@ fn tried(device: &Arc<BlockFile>, pool: &Pool, through: Through) -> Option<u64> 
             at: read % blocks * BLOCK_BYTES,
             into: pool.take()?,
         };
-        let Done { result, took, .. } = queue.poll(request, 0);
+        let Done { result, took, .. } = queue.poll(request, 0).ok()?;
         result.ok()?;
         times_ns.push(took.0);
     }

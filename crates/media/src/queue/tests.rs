@@ -71,7 +71,7 @@ fn read(pool: &Pool, block: u64, blocks: u64) -> Request {
 #[test]
 fn what_was_written_is_read() {
     for (name, mut queue, pool) in ways() {
-        let done = queue.poll(write(&pool, 3, 4, 7), 1);
+        let done = queue.poll(write(&pool, 3, 4, 7), 1).expect("room");
         assert_eq!(
             (done.tag, done.op, done.result),
             (1, BlockOp::Write, Ok(())),
@@ -79,16 +79,20 @@ fn what_was_written_is_read() {
         );
         drop(done);
         assert_eq!(
-            queue.poll(write(&pool, 5, 1, 8), 2).op,
+            queue.poll(write(&pool, 5, 1, 8), 2).expect("room").op,
             BlockOp::WriteDurably
         );
-        assert_eq!(queue.poll(Request::Flush, 3).result, Ok(()), "{name}");
+        assert_eq!(
+            queue.poll(Request::Flush, 3).expect("room").result,
+            Ok(()),
+            "{name}"
+        );
         let zero = Request::Zero {
             at: 4 * BLOCK_BYTES,
             len_bytes: BLOCK_BYTES,
         };
-        assert_eq!(queue.poll(zero, 4).result, Ok(()), "{name}");
-        let done = queue.poll(read(&pool, 2, 6), 5);
+        assert_eq!(queue.poll(zero, 4).expect("room").result, Ok(()), "{name}");
+        let done = queue.poll(read(&pool, 2, 6), 5).expect("room");
         let bytes = done.buffer.expect("a read has one");
         let blocks: Vec<u8> = bytes
             .chunks(BLOCK_BYTES as usize)
@@ -183,7 +187,7 @@ fn a_device_that_became_shorter_is_told_of_as_such() {
         // The directory is gone; the file is reached through its descriptor.
         assert!(!path.exists());
         rustix::fs::ftruncate(queue.device().file(), 10 * BLOCK_BYTES).expect("shorter");
-        let done = queue.poll(read(&pool, 8, 4), 0);
+        let done = queue.poll(read(&pool, 8, 4), 0).expect("room");
         let error = done.result.expect_err("half of it is gone").to_string();
         assert_eq!(
             error, "read of 16384 bytes at 32768: the device ends there",
@@ -205,6 +209,30 @@ fn who_drops_a_queue_gets_all_buffers_back() {
 }
 
 #[test]
+fn who_drops_a_queue_waits_for_what_is_in_flight() {
+    let params = BlockParams::preset("sata-flash/20").expect("known");
+    let least_ns = params.read_latency_ns / 2;
+    let model = Arc::new(Mutex::new(Emulation::new(BlockModel::new(params, 1))));
+    let (pool, shape) = (
+        Pool::new(1, 4096).expect("memory"),
+        QueueShape {
+            depth: 1,
+            through: Through::Auto,
+        },
+    );
+    let mut queue = Queue::emulated(&device(), &[], shape, &model).expect("made");
+    let clock = TscClock::start();
+    queue.submit(read(&pool, 0, 1), 0).expect("room");
+    drop(queue);
+    assert!(
+        clock.now().0 >= least_ns,
+        "{:?} of {least_ns} ns",
+        clock.now()
+    );
+    assert_eq!(pool.free(), 1);
+}
+
+#[test]
 fn a_device_whose_queues_are_gone_is_free_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("device");
@@ -220,6 +248,7 @@ fn a_device_whose_queues_are_gone_is_free_at_once() {
             queue
                 .expect("made")
                 .poll(read(&pool, 0, 1), 0)
+                .expect("room")
                 .result
                 .is_ok()
         );
@@ -231,11 +260,11 @@ fn buffers_of_a_pool_that_nobody_was_told_of_serve_as_well() {
     let pool = Pool::new(1, 4096).expect("memory");
     for (name, mut queue, _) in ways() {
         assert_eq!(
-            queue.poll(write(&pool, 0, 1, 3), 0).result,
+            queue.poll(write(&pool, 0, 1, 3), 0).expect("room").result,
             Ok(()),
             "{name}"
         );
-        let done = queue.poll(read(&pool, 0, 1), 1);
+        let done = queue.poll(read(&pool, 0, 1), 1).expect("room");
         assert!(
             done.buffer
                 .is_some_and(|bytes| bytes.iter().all(|&byte| byte == 3)),
@@ -248,7 +277,7 @@ fn buffers_of_a_pool_that_nobody_was_told_of_serve_as_well() {
 fn a_queue_may_be_made_by_one_thread_and_used_by_another() {
     for (name, mut queue, pool) in ways() {
         std::thread::scope(|scope| {
-            let used = scope.spawn(move || queue.poll(read(&pool, 0, 1), 0).result);
+            let used = scope.spawn(move || queue.poll(read(&pool, 0, 1), 0).expect("room").result);
             assert_eq!(used.join().expect("no panic"), Ok(()), "{name}");
         });
     }
@@ -274,7 +303,7 @@ fn an_emulated_device_takes_the_time_of_its_model() {
     };
     let mut queue = Queue::emulated(&device(), &[], shape, &model).expect("made");
     for _ in 0..20 {
-        let done = queue.poll(read(&pool, 0, 1), 0);
+        let done = queue.poll(read(&pool, 0, 1), 0).expect("room");
         assert!(done.took.0 >= alone_ns, "{:?} of {alone_ns} ns", done.took);
     }
     assert!(queue.describe().starts_with("emulated optane-ssd/20 over"));

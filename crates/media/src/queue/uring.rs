@@ -168,7 +168,6 @@ unsafe impl Driver for Uring {
     }
 
     fn kick(&mut self) {
-        self.enable();
         if !self.ring.submission().is_empty() {
             self.enter(0);
         }
@@ -176,10 +175,14 @@ unsafe impl Driver for Uring {
 
     fn collect(&mut self, landed: &mut Vec<Landed>) {
         let is_waiting = self.ring.completion().is_empty();
-        let is_worth_it = match self.completion {
+        let submission = self.ring.submission();
+        let has_work = match self.completion {
             Completion::Polled => true,
-            Completion::Events | Completion::Thread => self.ring.submission().taskrun(),
+            Completion::Events | Completion::Thread => submission.taskrun(),
         };
+        // What the kernel had no room for is submitted again.
+        let is_worth_it = has_work || !submission.is_empty();
+        drop(submission);
         if is_waiting && is_worth_it && self.is_enabled {
             self.enter(0);
         }
@@ -190,7 +193,6 @@ unsafe impl Driver for Uring {
     }
 
     fn rest(&mut self) {
-        self.enable();
         self.enter(1);
     }
 
@@ -225,6 +227,8 @@ unsafe impl Driver for Uring {
 fn ring(depth: u32, completion: Completion) -> io::Result<(IoUring, bool)> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(depth.max(2)).setup_clamp().dontfork();
+    // One that is refused at once does not keep back those behind it.
+    builder.setup_submit_all();
     match completion {
         Completion::Polled => {
             builder.setup_iopoll();

@@ -116,9 +116,9 @@ fn fill(path: &PathBuf, len_bytes: u64) -> Result<(), Box<dyn Error>> {
             from,
             is_durable: false,
         };
-        queue.poll(write, 0).result?;
+        queue.poll(write, 0).expect("room").result?;
     }
-    Ok(queue.poll(Request::Flush, 0).result?)
+    Ok(queue.poll(Request::Flush, 0).expect("room").result?)
 }
 
 /// One turn of ours: as many in flight as asked for, each that is done followed by another, which
