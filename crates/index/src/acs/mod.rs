@@ -126,6 +126,12 @@ const AWAKE_FROM: f64 = 1.3;
 /// One set in so many is asked while it rests.
 const ASKED_OF: u64 = 64;
 
+/// Whether a set is asked while the cache rests.
+#[inline]
+fn is_asked_at_rest(number: u64) -> bool {
+    number.is_multiple_of(ASKED_OF)
+}
+
 impl Mode {
     /// The mode after `share` of the look-ups hit, where asking in parallel pays from `pays_from`
     /// on.
@@ -302,11 +308,10 @@ impl<I: Index> Acs<I> {
     fn tell(&self, number: u64, look: Look) -> u64 {
         // Those that are asked while it rests are counted apart: the others' entries are those from
         // before.
-        let is_asked = number.is_multiple_of(ASKED_OF);
-        let counted_with = if is_asked {
-            0
-        } else {
-            (number % TALLIES).max(1)
+        let is_asked = is_asked_at_rest(number);
+        let counted_with = match is_asked {
+            true => 0,
+            false => (number % TALLIES).max(1),
         };
         let is_hit = matches!(look, Look::Hit(..));
         let told = self.hits.tell(counted_with, is_hit);
@@ -345,7 +350,7 @@ impl<I: Index> Index for Acs<I> {
             return Ok(None);
         }
         let (number, mode) = (self.number(key), self.mode());
-        if mode == Mode::Resting && !number.is_multiple_of(ASKED_OF) {
+        if mode == Mode::Resting && !is_asked_at_rest(number) {
             return self.get_past(key, number);
         }
         let mut seen = None;

@@ -30,6 +30,7 @@
 //! Source: Ultraswap sections 3.1 and 3.2.
 
 mod buffer;
+mod event;
 mod file;
 mod flights;
 mod modelled;
@@ -49,6 +50,7 @@ use crate::header::file_error;
 use crate::{MediaError, TscClock};
 use flights::Flights;
 use nyx_base::{Clock, Instant, LatencyCounter, Nanos};
+use rustix::fs::FallocateFlags;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -62,9 +64,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// Requests that a queue may have in flight, at most.
 pub const DEPTH_MAX: u32 = 4096;
 
-/// What is added to an event's counter, for which any number but none will do in either order of
-/// bytes.
-const ONE: [u8; 8] = 1u64.to_le_bytes();
+/// How a range of a file is made zero: without changing its length.
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 /// What is asked of a device. Ranges are whole blocks within it.
 #[derive(Debug)]

@@ -7,17 +7,17 @@
 //! *Thread safety*: all queues to one device share an [`Emulation`], whose lock is held for some
 //! ten nanoseconds per request.
 
-use super::{BlockOp, Driver, Job, Landed};
+use super::{BlockOp, Driver, Job, Landed, event};
 use crate::TscClock;
 use crate::model::block::BlockModel;
 use nyx_base::{Clock, Instant, Nanos};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -153,7 +153,7 @@ unsafe impl Driver for Modelled {
         while let Some(held) = self.held.peek_mut()
             && held.0.0 <= now
         {
-            let Reverse((_, flight, result)) = std::collections::binary_heap::PeekMut::pop(held);
+            let Reverse((_, flight, result)) = PeekMut::pop(held);
             self.due[flight as usize] = NEVER;
             landed.push(Landed { flight, result });
         }
@@ -162,8 +162,7 @@ unsafe impl Driver for Modelled {
 
     fn rest(&mut self) {
         self.set_timer();
-        let _ = poll(&mut [PollFd::new(&self.timer, PollFlags::IN)], None);
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        event::sleep(&self.timer);
     }
 
     fn event(&mut self) -> Option<BorrowedFd<'_>> {

@@ -5,12 +5,12 @@
 //!
 //! *Thread safety*: the threads share two lists; jobs go one way and what has landed the other.
 
-use super::{BlockFile, BlockOp, Driver, Job, Landed, ONE};
+use super::{BlockFile, BlockOp, Driver, HOLE, Job, Landed, event};
 use crate::MediaError;
 use crossbeam_queue::ArrayQueue;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::fs::{fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -39,7 +39,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Jobs {
-    waiting: std::collections::VecDeque<Job>,
+    waiting: VecDeque<Job>,
     is_over: bool,
 }
 
@@ -53,16 +53,15 @@ impl Threads {
             action: "start threads for it",
             source,
         };
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let shared = Arc::new(Shared {
             device: device.clone(),
             jobs: Mutex::new(Jobs {
-                waiting: std::collections::VecDeque::with_capacity(depth as usize),
+                waiting: VecDeque::with_capacity(depth as usize),
                 is_over: false,
             }),
             has_jobs: Condvar::new(),
             landed: ArrayQueue::new(depth as usize),
-            event: event.map_err(|error| failed(error.into()))?,
+            event: event::make().map_err(failed)?,
         });
         let mut driver = Threads {
             shared,
@@ -101,11 +100,7 @@ unsafe impl Driver for Threads {
     }
 
     fn rest(&mut self) {
-        let event = &self.shared.event;
-        let mut watched = [PollFd::new(event, PollFlags::IN)];
-        // Interrupted or not: who rests looks at what has landed.
-        let _ = poll(&mut watched, None);
-        let _ = rustix::io::read(event, &mut [0; 8]);
+        event::sleep(&self.shared.event);
     }
 
     fn event(&mut self) -> Option<BorrowedFd<'_>> {
@@ -144,7 +139,7 @@ impl Shared {
                 result,
             };
             self.landed.push(landed).expect("as deep as the queue");
-            let _ = rustix::io::write(&self.event, &ONE);
+            event::signal(&self.event);
         }
     }
 
@@ -181,10 +176,7 @@ impl Shared {
             BlockOp::Write => write(ReadWriteFlags::empty()),
             BlockOp::WriteDurably => write(ReadWriteFlags::DSYNC),
             BlockOp::Flush => fdatasync(file).map(|()| 0),
-            BlockOp::Zero => {
-                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(file, hole, at, job.len_bytes).map(|()| 0)
-            }
+            BlockOp::Zero => fallocate(file, HOLE, at, job.len_bytes).map(|()| 0),
         }
     }
 }

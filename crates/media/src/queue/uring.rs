@@ -11,10 +11,8 @@
 //!
 //! Source: Ultraswap section 3.1; io_uring_setup(2).
 
-use super::{BlockFile, BlockOp, Driver, Job, Landed, ONE, Pool};
+use super::{BlockFile, BlockOp, Driver, HOLE, Job, Landed, Pool, event};
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -67,10 +65,7 @@ impl Uring {
         submitter.register_files(&[device.file().as_raw_fd()])?;
         let event = match completion {
             Completion::Polled => None,
-            Completion::Events | Completion::Thread => {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                Some(eventfd(0, flags)?)
-            }
+            Completion::Events | Completion::Thread => Some(event::make()?),
         };
         let registered = match register(&ring, pools) {
             Ok(()) => pools.to_vec(),
@@ -129,9 +124,8 @@ impl Uring {
                 flush.flags(types::FsyncFlags::DATASYNC).build()
             }
             (BlockOp::Zero, _) => {
-                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let zero = opcode::Fallocate::new(file, job.len_bytes);
-                zero.offset(job.at).mode(hole.bits() as i32).build()
+                zero.offset(job.at).mode(HOLE.bits() as i32).build()
             }
         };
         entry.user_data(u64::from(job.flight))
@@ -203,7 +197,7 @@ unsafe impl Driver for Uring {
             registered.expect("an event of ours, and the first one");
             self.is_watched = true;
             // What was done before this would be told of to nobody.
-            let _ = rustix::io::write(event, &ONE);
+            event::signal(event);
         }
         Some(event.as_fd())
     }
