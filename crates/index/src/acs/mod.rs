@@ -21,7 +21,8 @@
 //! cached. One that does not ask the cache looks whether a writer is between the two instead, by
 //! the set's lock: if none is, whoever asks later finds the entry renewed. What is to be filled in
 //! is forgotten if the set changed since. (A range is read from the index: it may tell of a value
-//! before a look-up of its key does.)
+//! before a look-up of its key does. And a writer that reads what it just put may be told of it a
+//! moment before others are: a lock is given back by a store.)
 //!
 //! What it never does: hold more entries than it was made for, lose or invent one, wait while
 //! reading, start a thread.
@@ -315,8 +316,10 @@ impl<I: Index> Acs<I> {
         };
         let is_hit = matches!(look, Look::Hit(..));
         let told = self.hits.tell(counted_with, is_hit);
+        let tells_of_now = is_asked || self.mode() != Mode::Resting;
         if let Some(share) = told.share
             && self.shape.lookup != Lookup::Serial
+            && tells_of_now
         {
             let pays_from = self.index.beside_pays_from();
             let may_rest = is_asked && !look.has_room();
