@@ -73,6 +73,12 @@ impl Locks {
         self.lock_at(self.place(of))
     }
 
+    /// Has it on its way for [`Locks::is_held`].
+    #[inline]
+    pub(crate) fn prefetch(&self, of: u64) {
+        nyx_media::prim::prefetch(std::ptr::from_ref(&self.0[self.place(of)]).cast(), 1);
+    }
+
     /// Whether somebody holds it now. Where nobody does, all that its last holder changed is seen.
     #[inline]
     pub(crate) fn is_held(&self, of: u64) -> bool {

@@ -260,6 +260,7 @@ impl<I: Index> Acs<I> {
     /// Looks `key` up in the index alone, unless that may be ahead of the cache.
     #[inline]
     fn get_past(&self, key: u64, number: u64) -> Result<Option<u64>, Unsound> {
+        self.locks.prefetch(number);
         let found = self.index.get(key)?;
         if self.locks.is_held(number) {
             let set = Set::new(&self.memory, number);
