@@ -6,6 +6,9 @@
 //! until QEMU is killed. The next boot, on the same memory, checks what is left, and goes on; one
 //! is killed while it checks.
 //!
+//! An NVMe disk with a poll queue, which few machines have, is there for the polled rings of
+//! `nyx_media::queue`: whether they work, and what a device without such a queue does instead.
+//!
 //! What this shows: that the kernel grants `MAP_SYNC` where it should and nowhere else, that with
 //! it no block of a file is lost, and that indexes recover wherever these few cuts struck. What it
 //! cannot: emulation has no CPU caches, so a flush that is missing goes unnoticed here; that is
@@ -22,7 +25,7 @@ use crate::packages;
 use crate::run::{Report, cargo, output, target_directory};
 use console::Line;
 use fastrand::Rng;
-use machine::{Machine, NVDIMM_BYTES, Setup};
+use machine::{Machine, NVDIMM_BYTES, NVME_BYTES, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -43,6 +46,13 @@ const BOOTS: [Cut; 4] = [Cut::Writing, Cut::Checking, Cut::Writing, Cut::Never];
 const LINES_MAX: usize = 1000;
 const FILESYSTEMS: [&str; 2] = ["ext4", "xfs"];
 const INDEXES: [&str; 3] = ["fast-fair", "fp-tree", "skip-list"];
+
+/// Checks of polled rings.
+const POLLED: [&str; 3] = [
+    "fallback without poll queues",
+    "polled ring",
+    "polled requests",
+];
 
 /// By writer, `FILESYSTEM/INDEX`, how many of its operations are durable.
 type Counts = BTreeMap<String, u64>;
@@ -68,7 +78,7 @@ pub(crate) fn run(report: &mut Report) {
     told(start, "programs and initramfs");
     Run::new(report, &dir, start).boots(&setup);
     // Logs stay, large files go.
-    for path in setup.nvdimms.iter().chain([&setup.initramfs]) {
+    for path in (setup.nvdimms.iter()).chain([&setup.nvme, &setup.initramfs]) {
         let _ = fs::remove_file(path);
     }
 }
@@ -124,6 +134,7 @@ fn setup(dir: &Path, tools: Tools) -> Result<Setup, String> {
         kernel: kernel.image,
         initramfs: initramfs::make(dir, &contents)?,
         nvdimms: FILESYSTEMS.map(|name| dir.join(format!("{name}.nvdimm"))),
+        nvme: dir.join("nvme"),
     })
 }
 
@@ -185,12 +196,15 @@ impl Run<'_> {
 
     /// All boots, up to the first that fails.
     fn boots(mut self, setup: &Setup) {
-        let made = setup.nvdimms.iter().try_for_each(|path| {
-            let made = File::create(path).and_then(|file| file.set_len(NVDIMM_BYTES));
-            made.map_err(|error| format!("{}: {error}", path.display()))
-        });
+        let nvdimms = setup.nvdimms.iter().map(|path| (path, NVDIMM_BYTES));
+        let made = nvdimms
+            .chain([(&setup.nvme, NVME_BYTES)])
+            .try_for_each(|(path, bytes)| {
+                let made = File::create(path).and_then(|file| file.set_len(bytes));
+                made.map_err(|error| format!("{}: {error}", path.display()))
+            });
         if made.is_err() {
-            return self.report.check("NVDIMMs", made);
+            return self.report.check("devices", made);
         }
         for (boot, cut) in BOOTS.into_iter().enumerate() {
             let log = self.dir.join(format!("boot-{boot}.log"));
@@ -249,6 +263,7 @@ impl Run<'_> {
         if boot == 0 {
             names.extend(["/mnt/ext4", "/mnt/xfs"].map(|at| format!("DAX at {at}")));
             names.extend(["/tmp", "/mnt/ext4", "/mnt/xfs"].map(|at| format!("no DAX at {at}")));
+            names.extend(POLLED.map(str::to_owned));
         }
         if cut != Cut::Checking {
             let writers = self.acknowledged.keys();

@@ -16,9 +16,13 @@ check() {
     if "$@"; then echo "ok $name"; else echo "failed $name"; fi
 }
 
+# Of its queues the disk gives one to those who poll.
 load_modules() {
     for module in /modules/*; do
-        insmod "$module" || return 1
+        case $module in
+        *-nvme.ko) insmod "$module" poll_queues=1 ;;
+        *) insmod "$module" ;;
+        esac || return 1
     done
 }
 
@@ -70,23 +74,37 @@ power_cut() {
 
 # One test of nyx-media; a name that is none of its would pass as no test at all.
 media_test() {
-    /usr/bin/media_tests --include-ignored --exact "mapped::tests::$1" | tee /tmp/out
+    /usr/bin/media_tests --include-ignored --nocapture --exact "$1" | tee /tmp/out
     grep -q '^test result: ok. 1 passed' /tmp/out
+}
+
+# Before there are file systems: an NVDIMM's block device has no poll queue, the disk has one.
+polled_rings() {
+    local tests=queue::tests::polled
+    wait_for /dev/pmem0 && wait_for /dev/nvme0n1
+    export NYX_UNPOLLED_DEVICE=/dev/pmem0 NYX_POLLED_DEVICE=/dev/nvme0n1
+    check 'fallback without poll queues' \
+        media_test "$tests::a_device_without_poll_queues_falls_back_to_events"
+    check 'polled ring' media_test "$tests::a_device_with_poll_queues_is_polled"
+    check 'polled requests' media_test "$tests::polled_requests_agree_with_bytes_in_memory"
 }
 
 # Direct access where there is some, a refusal where there is none; then indexes that are closed.
 first() {
+    local refused=mapped::tests::direct_access_is_refused_where_there_is_none
+    local kept=mapped::tests::direct_access_keeps_bytes_and_says_how_they_were_left
+    polled_rings
     check filesystems make_filesystems
     check 'mounts without DAX' mount_all never
     for directory in /tmp /mnt/ext4 /mnt/xfs; do
         export NYX_NO_DAX_DIR=$directory
-        check "no DAX at $directory" media_test direct_access_is_refused_where_there_is_none
+        check "no DAX at $directory" media_test "$refused"
     done
     check 'unmounts' unmount_all
     check 'mounts with DAX' mount_all always
     for directory in /mnt/ext4 /mnt/xfs; do
         export NYX_DAX_DIR=$directory
-        check "DAX at $directory" media_test direct_access_keeps_bytes_and_says_how_they_were_left
+        check "DAX at $directory" media_test "$kept"
     done
     for writer in "$@"; do
         check "fill ${writer%=*}" power_cut fill "$writer" --operations 1000 --every 1000

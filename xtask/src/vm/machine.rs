@@ -1,5 +1,5 @@
-//! One boot of the emulated machine: QEMU with two NVDIMMs, whose files outlive it, and a console
-//! that is read line by line and kept in a log.
+//! One boot of the emulated machine: QEMU with two NVDIMMs and an NVMe disk, whose files outlive
+//! it, and a console that is read line by line and kept in a log.
 //!
 //! What it never does: use KVM, which on some machines opens and boots nothing; wait without a
 //! deadline; or leave a process behind.
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Each filesystem's memory; XFS makes none below 300 MB.
 pub(super) const NVDIMM_BYTES: u64 = 320 << 20;
+/// The disk's.
+pub(super) const NVME_BYTES: u64 = 16 << 20;
 /// A boot with its work takes about 20 s.
 const BOOT_MAX: Duration = Duration::from_secs(150);
 
@@ -23,6 +25,7 @@ pub(super) struct Setup {
     pub(super) kernel: PathBuf,
     pub(super) initramfs: PathBuf,
     pub(super) nvdimms: [PathBuf; 2],
+    pub(super) nvme: PathBuf,
 }
 
 /// A machine that runs; its power is cut when this is dropped.
@@ -53,6 +56,9 @@ impl Machine {
             qemu.args(["-object", &memory]);
             qemu.args(["-device", &format!("nvdimm,id=nvdimm{at},memdev=mem{at}")]);
         }
+        let nvme = setup.nvme.display();
+        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={nvme}")]);
+        qemu.args(["-device", "nvme,serial=nyx,drive=disk"]);
         qemu.arg("-kernel").arg(&setup.kernel);
         qemu.arg("-initrd").arg(&setup.initramfs);
         let line = format!("console=ttyS0 quiet panic=-1 oops=panic mitigations=off -- {words}");

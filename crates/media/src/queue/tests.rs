@@ -6,9 +6,12 @@ use proptest::prelude::*;
 use std::ops::Range;
 use std::time::Duration;
 
+mod polled;
+
 const BLOCKS: u64 = 64;
 
-/// All that is to be had here. A polled ring needs a device that no test machine has for sure.
+/// All that is to be had here. Polled rings need a device that no test machine has for sure: they
+/// have tests of their own.
 fn ways() -> Vec<(&'static str, Queue, Pool)> {
     let throughs = [
         Through::Auto,
