@@ -7,6 +7,7 @@
 //! * [`mechanism`]: what policies are made of: windows, interference, stand-alone runs.
 //! * [`sharing`]: the policies of NyxCache section 3.4.
 //! * [`admission`]: whether what is promised can be kept.
+//! * [`nhc`]: where a request goes that two devices could serve.
 //! * [`plan`]: who shares what with whom, as data; [`tree`]: policies over groups.
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
@@ -17,6 +18,7 @@ use std::fmt;
 pub mod admission;
 pub mod baselines;
 pub mod mechanism;
+pub mod nhc;
 pub mod plan;
 pub mod sharing;
 pub mod tree;

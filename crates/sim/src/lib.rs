@@ -8,6 +8,7 @@
 //! * [`scenario`]: an engine, its clients and a modelled device in virtual time; [`clock`] is
 //!   theirs.
 //! * [`library`]: the same scenarios without an engine, on the model that has tails.
+//! * [`pair`]: two devices as one.
 //! * [`emulated`]: the same scenarios in real time, on threads.
 
 pub mod client;
@@ -15,5 +16,6 @@ pub mod clock;
 pub mod emulated;
 pub mod library;
 pub mod modelled;
+pub mod pair;
 pub mod scenario;
 pub mod workload;
