@@ -22,6 +22,7 @@ use std::process::ExitCode;
   nyx explain web                        why one of them is as it is
   nyx inspect FILE                       what an image or data file holds, and its health
   nyx sim FILE                           a scenario in virtual time, on a modelled device
+  nyx model                              what two devices give together, cached and split
   nyx demo                               a noisy neighbour, before and after the policy
 
 Exit codes (sysexits): 64 usage or configuration, 65 damaged data, 66 missing input,
@@ -49,6 +50,7 @@ enum Command {
     Replay(cmd::replay::Args),
     Top(cmd::top::Args),
     Sim(cmd::sim::Args),
+    Model(cmd::model::Args),
     Explain(cmd::explain::Args),
     Inspect(cmd::inspect::Args),
     Demo(cmd::demo::Args),
@@ -92,6 +94,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Replay(args) => cmd::replay::run(args),
         Command::Top(args) => cmd::top::run(args),
         Command::Sim(args) => cmd::sim::run(args),
+        Command::Model(args) => cmd::model::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Inspect(args) => cmd::inspect::run(args),
         Command::Demo(args) => cmd::demo::run(args),

@@ -10,7 +10,8 @@
 //! copies move it.
 //!
 //! Copies (what was missed, what is mirrored) are requests to the devices like any, but nobody
-//! waits for them. All numbers are **simulated**.
+//! waits for them, and beside too many others there are none. So classic caching fares better here
+//! than by the paper's formulas, where each miss is installed. All numbers are **simulated**.
 //!
 //! Source: Orthus, sections 3 (HFIO) and 4.
 

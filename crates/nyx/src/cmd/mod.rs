@@ -9,6 +9,7 @@ pub mod explain;
 pub mod inspect;
 pub mod knobs;
 pub mod memcached;
+pub mod model;
 pub mod null_server;
 pub mod profile;
 pub mod replay;

@@ -10,6 +10,7 @@
 //! * [`orthus`]: Algorithm 1 of the paper, with statistics of windows.
 //! * [`most`]: compares the latencies of the devices; one share for everything.
 //! * [`fixed`]: classic caching, and a fixed split.
+//! * [`formula`]: what two devices give together, on paper.
 //!
 //! **The expected delay** of a request on a device is `max(alone, backlog + each)` times how much
 //! slower it is than expected. `each` is the time that a request takes of a device that has enough
@@ -36,6 +37,7 @@ use std::ops::{Index, IndexMut};
 use std::str::FromStr;
 
 pub mod fixed;
+pub mod formula;
 pub mod most;
 pub mod orthus;
 pub mod shortest;
