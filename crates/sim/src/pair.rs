@@ -225,8 +225,9 @@ enum Of {
         asked: Instant,
         expected_ns: f64,
     },
-    /// A copy of this object; of a drawn one there is nothing to know.
-    Copy(Option<u64>),
+    /// A copy of this object as it was after so many writes; of a drawn one there is nothing to
+    /// know.
+    Copy(Option<(u64, u32)>),
 }
 
 /// Where an object is.
@@ -234,6 +235,13 @@ enum Of {
 enum Place {
     One(Side),
     Mirrored,
+}
+
+/// An object that is tracked.
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    place: Place,
+    writes: u32,
 }
 
 /// Copies that may be under way to either device at once: fills are many in a classic cache, the
@@ -255,7 +263,7 @@ struct Run<'s> {
     pace_ns: f64,
     hits: f64,
     law: Option<Zipf>,
-    places: Vec<Place>,
+    tracked: Vec<Tracked>,
     copies: Both<u32>,
     /// Since the beginning; latencies apart.
     so_far: PairSeen,
@@ -279,6 +287,10 @@ impl<'s> Run<'s> {
             Objects::Drawn { hits } => (hits, None, 0),
             Objects::Tracked { count, theta } => (1.0, Some(Zipf::new(count, theta)), count),
         };
+        let unwritten = Tracked {
+            place: Place::One(Side::Fast),
+            writes: 0,
+        };
         let mut run = Run {
             routing: controller.start(),
             controller,
@@ -292,7 +304,7 @@ impl<'s> Run<'s> {
             pace_ns: 0.0,
             hits,
             law,
-            places: vec![Place::One(Side::Fast); count as usize],
+            tracked: vec![unwritten; count as usize],
             copies: Both::default(),
             so_far: PairSeen::default(),
             copied_bytes: Both::default(),
@@ -370,7 +382,7 @@ impl<'s> Run<'s> {
 
     fn place(&mut self, object: Option<u64>) -> Place {
         match object {
-            Some(object) => self.places[object as usize],
+            Some(object) => self.tracked[object as usize].place,
             None if self.rng.f64() < self.hits => Place::Mirrored,
             None => Place::One(Side::Deep),
         }
@@ -417,7 +429,9 @@ impl<'s> Run<'s> {
         };
         let side = self.routing.side(choice, request, draw);
         if let Some(object) = object {
-            self.places[object as usize] = Place::One(side);
+            let tracked = &mut self.tracked[object as usize];
+            tracked.place = Place::One(side);
+            tracked.writes += 1;
         }
         side
     }
@@ -427,7 +441,8 @@ impl<'s> Run<'s> {
         if self.copies[to] < COPIES_MAX[to] {
             self.copies[to] += 1;
             self.copied_bytes[to] += self.scenario.len_bytes;
-            self.submit(Kind::Write, to, Of::Copy(object));
+            let of = object.map(|object| (object, self.tracked[object as usize].writes));
+            self.submit(Kind::Write, to, Of::Copy(of));
         }
     }
 
@@ -457,8 +472,12 @@ impl<'s> Run<'s> {
         match flight.of {
             Of::Copy(object) => {
                 self.copies[flight.side] -= 1;
-                if let Some(object) = object {
-                    self.places[object as usize] = Place::Mirrored;
+                // What was written meanwhile is elsewhere.
+                if let Some((object, writes)) = object {
+                    let tracked = &mut self.tracked[object as usize];
+                    if tracked.writes == writes {
+                        tracked.place = Place::Mirrored;
+                    }
                 }
             }
             Of::Client {
@@ -519,10 +538,8 @@ impl<'s> Run<'s> {
         let ends = &self.at_windows;
         let (first, last) = (ends.first(), ends.last());
         let (first, last) = first.zip(last).expect("longer than the warm-up");
-        let mirrored = self
-            .places
-            .iter()
-            .filter(|&&place| place == Place::Mirrored);
+        let is_mirrored = |tracked: &&Tracked| tracked.place == Place::Mirrored;
+        let mirrored = self.tracked.iter().filter(is_mirrored);
         PairRun {
             total: last.since(first),
             windows: (ends.windows(2))
