@@ -1,10 +1,12 @@
 //! An access: gate, charge, copy. A [`Lane`] is tenant + worker + device and the only way to touch
-//! a medium; it is always metered, so unmetered access cannot be written (NyxCache section 3.1:
+//! a mapped medium; it is always metered, so unmetered access cannot be written (NyxCache section 3.1:
 //! "must use Nyx library APIs").
 //!
 //! Where the paper's library spins, for ever if it must, a Nyx worker serves many tenants: short
 //! delays add up to a debt that is paid by spinning for at most [`SPIN_MAX`] at a time; anything
 //! longer is [`Gate::Closed`], and the caller parks the request, never the thread.
+//!
+//! A [`Toll`] is the charge without the copy, for devices whose bytes come by requests.
 //!
 //! *Thread safety*: a [`Tolls`] belongs to one worker. What it shares with the controller are the
 //! accounts (it writes) and the budgets (it reads and leases).
@@ -46,9 +48,9 @@ pub enum Gate {
     },
 }
 
-/// What one worker holds for one tenant.
-struct LaneState {
-    device: Arc<Device>,
+/// What one worker has of one tenant's part of one device: it charges and paces, whatever the
+/// bytes come from. *Thread safety*: one worker's.
+pub struct Toll {
     account: Arc<CachePadded<Account>>,
     budget: Arc<Budget>,
     /// Leased and not yet spent; negative after an access that cost more than was left.
@@ -57,6 +59,12 @@ struct LaneState {
     reserved: Option<Reserved>,
     /// Delay owed and not yet paid.
     debt: Nanos,
+}
+
+/// What one worker holds for one tenant.
+struct LaneState {
+    device: Arc<Device>,
+    toll: Toll,
 }
 
 /// All lanes of one worker, and the front end that they share: the worker's own memory pipeline.
@@ -70,12 +78,18 @@ pub struct Tolls {
     devices: Vec<Arc<Device>>,
 }
 
+/// How a worker waits.
+#[derive(Clone, Copy)]
+pub struct Pace<'w> {
+    clock: &'w dyn Clock,
+    hold_min: Nanos,
+}
+
 /// A tenant's metered way to its device, for the length of one command.
 pub struct Lane<'w> {
     state: &'w mut LaneState,
     front: &'w mut Front,
-    clock: &'w dyn Clock,
-    hold_min: Nanos,
+    pace: Pace<'w>,
 }
 
 impl Tolls {
@@ -119,14 +133,8 @@ impl Tolls {
         if !self.devices.iter().any(|known| Arc::ptr_eq(known, &device)) {
             self.devices.push(device.clone());
         }
-        self.lanes[at] = Some(LaneState {
-            device,
-            account,
-            budget,
-            lease_ps: 0,
-            reserved: None,
-            debt: Nanos::ZERO,
-        });
+        let toll = Toll::new(account, budget);
+        self.lanes[at] = Some(LaneState { device, toll });
     }
 
     /// Waits until every read of this worker has arrived. Call it once per batch, before the bytes
@@ -149,95 +157,108 @@ impl Tolls {
         Some(Lane {
             state: self.lanes.get_mut(tenant.index())?.as_mut()?,
             front: &mut self.front,
-            clock: &*self.clock,
-            hold_min: self.hold_min,
+            pace: Pace {
+                clock: &*self.clock,
+                hold_min: self.hold_min,
+            },
         })
     }
 }
 
-impl Lane<'_> {
+impl Toll {
+    /// One that has leased nothing yet.
+    pub fn new(account: Arc<CachePadded<Account>>, budget: Arc<Budget>) -> Toll {
+        Toll {
+            account,
+            budget,
+            lease_ps: 0,
+            reserved: None,
+            debt: Nanos::ZERO,
+        }
+    }
+
     /// Whether the tenant may access its device now. Ask before each command that will; what one
     /// access costs beyond the lease is owed and paid back before the next.
     #[inline]
-    pub fn gate(&mut self, now: Instant) -> Gate {
+    pub fn gate(&mut self, pace: Pace<'_>, now: Instant) -> Gate {
         if cfg!(feature = "unmetered") {
             return Gate::Open;
         }
-        if (self.state.debt >= SPIN_MIN || self.state.budget.delay_units() == DELAY_INFINITE)
-            && let closed @ Gate::Closed { .. } = self.pay_delay(now)
+        if (self.debt >= SPIN_MIN || self.budget.delay_units() == DELAY_INFINITE)
+            && let closed @ Gate::Closed { .. } = self.pay_delay(pace.clock, now)
         {
             return closed;
         }
-        if self.state.lease_ps > 0 || !self.state.budget.is_limited() {
+        if self.lease_ps > 0 || !self.budget.is_limited() {
             return Gate::Open;
         }
-        self.renew(now)
+        self.renew(pace.hold_min, now)
     }
 
     #[cold]
-    fn pay_delay(&mut self, now: Instant) -> Gate {
-        if self.state.budget.is_paused(now) {
-            self.state.account.holds.add(1);
+    fn pay_delay(&mut self, clock: &dyn Clock, now: Instant) -> Gate {
+        if self.budget.is_paused(now) {
+            self.account.holds.add(1);
             return Gate::Closed {
                 until: Instant::NEVER,
             };
         }
-        let debt = std::mem::take(&mut self.state.debt);
+        let debt = std::mem::take(&mut self.debt);
         if debt <= SPIN_MAX {
-            self.clock.spin_until(self.clock.now() + debt);
+            clock.spin_until(clock.now() + debt);
             return Gate::Open;
         }
-        self.state.account.holds.add(1);
+        self.account.holds.add(1);
         Gate::Closed { until: now + debt }
     }
 
     /// Leases some more. Out of line: it happens once for many accesses.
     #[inline(never)]
-    fn renew(&mut self, now: Instant) -> Gate {
-        let state = &mut *self.state;
-        let budget = &state.budget;
-        match state
+    fn renew(&mut self, hold_min: Nanos, now: Instant) -> Gate {
+        let budget = &self.budget;
+        match self
             .reserved
             .as_ref()
             .map(|reserved| budget.redeem(now, reserved))
         {
             Some(Err(until)) => {
-                state.account.holds.add(1);
+                self.account.holds.add(1);
                 return Gate::Closed { until };
             }
             Some(Ok(ps)) => {
-                state.lease_ps += ps as i64;
-                state.reserved = None;
+                self.lease_ps += ps as i64;
+                self.reserved = None;
             }
             None => {}
         }
         // The limit may just have been lifted, or there is none above either.
-        let Some(portion) = budget.portion(self.hold_min) else {
-            state.lease_ps = FREE_LEASE_PS;
+        let Some(portion) = budget.portion(hold_min) else {
+            self.lease_ps = FREE_LEASE_PS;
             return Gate::Open;
         };
-        if state.lease_ps <= 0 {
-            let owed = state.lease_ps.unsigned_abs();
-            state.lease_ps += budget.lease(now, owed + portion.lease_ps) as i64;
+        if self.lease_ps <= 0 {
+            let owed = self.lease_ps.unsigned_abs();
+            self.lease_ps += budget.lease(now, owed + portion.lease_ps) as i64;
         }
-        if state.lease_ps > 0 {
+        if self.lease_ps > 0 {
             return Gate::Open;
         }
-        state.account.holds.add(1);
-        let missing = state.lease_ps.unsigned_abs() + portion.hold_ps;
+        self.account.holds.add(1);
+        let missing = self.lease_ps.unsigned_abs() + portion.hold_ps;
         let reserved = budget.reserve(now, missing);
         let until = reserved.from;
-        state.reserved = Some(reserved);
+        self.reserved = Some(reserved);
         Gate::Closed { until }
     }
 
+    /// Charges one access. Whoever makes accesses calls it for each.
     #[inline]
-    fn charge(&mut self, op: Op, len: usize) {
+    pub fn charge(&mut self, cost: &CostTable, op: Op, len: usize) {
         if cfg!(feature = "unmetered") {
             return;
         }
-        let price = self.state.device.cost.price(op, len);
-        let account = &self.state.account;
+        let price = cost.price(op, len);
+        let account = &self.account;
         match op {
             Op::Read => {
                 account.read_ps.add(price.0);
@@ -250,18 +271,38 @@ impl Lane<'_> {
                 account.written_bytes.add(len as u64);
             }
         }
-        let budget = &self.state.budget;
+        let budget = &self.budget;
         if budget.is_limited() {
             let spent = match budget.byte_price_ps() {
                 0 => price.0,
                 per_byte => per_byte * len as u64,
             };
-            self.state.lease_ps -= spent as i64;
+            self.lease_ps -= spent as i64;
         }
         let delay = budget.delay_units();
         if delay != 0 && delay != DELAY_INFINITE {
-            self.state.debt = self.state.debt + Nanos(u64::from(delay) * DELAY_UNIT.0);
+            self.debt = self.debt + Nanos(u64::from(delay) * DELAY_UNIT.0);
         }
+    }
+}
+
+impl<'w> Lane<'w> {
+    /// How its worker waits.
+    #[inline]
+    pub fn pace(&self) -> Pace<'w> {
+        self.pace
+    }
+
+    /// Whether the tenant may access its device now: see [`Toll::gate`].
+    #[inline]
+    pub fn gate(&mut self, now: Instant) -> Gate {
+        self.state.toll.gate(self.pace, now)
+    }
+
+    #[inline]
+    fn charge(&mut self, op: Op, len: usize) {
+        let LaneState { device, toll } = &mut *self.state;
+        toll.charge(&device.cost, op, len);
     }
 
     /// Copies `into.len()` bytes from `at`.

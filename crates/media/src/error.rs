@@ -103,6 +103,18 @@ pub enum MediaError {
         /// Its first eight bytes.
         found: [u8; 8],
     },
+    /// The file, or device, does not begin as a deep file does.
+    #[error(
+        "{}: not a Nyx deep file: it begins with {found:02x?}, not \"NYXDEEP\"; what is there \
+         stays as it is (wipe the device, or remove the file, if Nyx may have it)",
+        path.display()
+    )]
+    NotDeep {
+        /// The file or device.
+        path: PathBuf,
+        /// Its first eight bytes.
+        found: [u8; 8],
+    },
     /// The file was allocated but never got its header.
     #[error("{}: its header is all zero: an interrupted creation; remove the file", path.display())]
     Unfinished {

@@ -30,6 +30,7 @@
 //! Source: Ultraswap sections 3.1 and 3.2.
 
 mod buffer;
+mod deep;
 mod event;
 mod file;
 mod flights;
@@ -41,6 +42,7 @@ mod threads;
 mod uring;
 
 pub use buffer::{Buffer, Pool, SLOT_BYTES_MAX};
+pub use deep::DeepFile;
 pub use file::BlockFile;
 pub use flights::Ticket;
 pub use modelled::Emulation;
