@@ -1,6 +1,6 @@
 //! An access: gate, charge, copy. A [`Lane`] is tenant + worker + device and the only way to touch
-//! a mapped medium; it is always metered, so unmetered access cannot be written (NyxCache section 3.1:
-//! "must use Nyx library APIs").
+//! a mapped medium; it is always metered, so unmetered access cannot be written (NyxCache section
+//! 3.1: "must use Nyx library APIs").
 //!
 //! Where the paper's library spins, for ever if it must, a Nyx worker serves many tenants: short
 //! delays add up to a debt that is paid by spinning for at most [`SPIN_MAX`] at a time; anything

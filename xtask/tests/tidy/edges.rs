@@ -15,10 +15,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("nyx-policy", &["nyx-base"]),
     ("nyx-proto", &["nyx-base"]),
     ("nyx-gate", &["nyx-base", "nyx-media"]),
+    (
+        "nyx-tier",
+        &["nyx-base", "nyx-gate", "nyx-media", "nyx-policy"],
+    ),
     ("nyx-index", &["nyx-base", "nyx-gate", "nyx-media"]),
     (
         "nyx-store",
-        &["nyx-base", "nyx-gate", "nyx-index", "nyx-media"],
+        &["nyx-base", "nyx-gate", "nyx-index", "nyx-media", "nyx-tier"],
     ),
     (
         "nyx-engine",
@@ -29,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nyx-policy",
             "nyx-proto",
             "nyx-store",
+            "nyx-tier",
         ],
     ),
     (
@@ -39,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nyx-gate",
             "nyx-media",
             "nyx-proto",
+            "nyx-tier",
         ],
     ),
     (
@@ -52,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nyx-policy",
             "nyx-proto",
             "nyx-store",
+            "nyx-tier",
         ],
     ),
     ("xtask", &["nyx-proto"]),

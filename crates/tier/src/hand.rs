@@ -1,0 +1,433 @@
+//! One worker's hand on one deep device: two queues, and what was fetched by the first of them.
+//!
+//! A fetch is known by whose it is and by the unique number of what it is for, so that several who
+//! want the same share one, and nobody has to be told which of them is theirs. What has landed
+//! stays until its buffer is needed for another: whoever waited for it comes back for it, and where
+//! that takes too long fetches it again.
+//!
+//! What it never does: wait; look at the bytes; touch the critical queue for something that nobody
+//! waits for, or the background queue for something that somebody does.
+//!
+//! *Thread safety*: one worker's. *Invariants*: a buffer is in one of the pools, in flight, or in
+//! the one entry that landed with it.
+
+use crate::device::Deep;
+use nyx_base::{Instant, TenantId};
+use nyx_media::MediaError;
+use nyx_media::queue::{BLOCK_BYTES, Buffer, Pool, Queue, Request};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Buffers for values of up to 16 KiB wherever they begin, and how many.
+const SMALL_BYTES: usize = (16 << 10) + BLOCK_BYTES as usize;
+const SMALL_SLOTS: u32 = 128;
+/// Buffers for the longest values. They are not registered: that would take their memory.
+const LARGE_BYTES: usize = (16 << 20) + 2 * BLOCK_BYTES as usize;
+const LARGE_SLOTS: u32 = 4;
+/// Entries beyond buffers, for fetches that failed and nobody came back for.
+const SPARE_ENTRIES: u32 = 16;
+/// What is written goes in pieces of so many bytes at most, so many at a time.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
+const PIECE_SLOTS: u32 = 8;
+/// Who waited has so many turns to come back.
+const TURNS_KEPT: u64 = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Hand {
+    /// Which of its worker's.
+    pub(crate) number: usize,
+    deep: Arc<Deep>,
+    critical: Queue,
+    background: Queue,
+    small: Pool,
+    large: Pool,
+    pieces: Pool,
+    fetches: Box<[Fetch]>,
+    /// Who was told to come again when anything has landed.
+    refused: bool,
+    /// Fetches that failed before they were submitted.
+    fallen: Vec<u16>,
+    /// Writes that did.
+    failed: Vec<usize>,
+    turn: u64,
+    writes: Box<[Option<Write>]>,
+    written: VecDeque<Written>,
+}
+
+/// What a fetch is for.
+type Key = (TenantId, u64);
+
+#[derive(Debug)]
+struct Fetch {
+    key: Key,
+    /// When it landed.
+    turn: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    Flying {
+        skip: u32,
+        len: u32,
+    },
+    Landed {
+        buffer: Buffer,
+        skip: u32,
+        len: u32,
+        is_checked: bool,
+        is_taken: bool,
+    },
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    tenant: TenantId,
+    tag: u64,
+    len: usize,
+}
+
+/// What is waited for on one hand: a fetch, or anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait(u16);
+
+impl Wait {
+    /// Until a fetch, whichever, has landed.
+    pub const ANY: Wait = Wait(u16::MAX);
+
+    /// Numbers that an entry of a hand may have, and one more for [`Wait::ANY`].
+    pub const COUNT: usize = (SMALL_SLOTS + LARGE_SLOTS + SPARE_ENTRIES + 1) as usize;
+
+    /// Its number, below [`Wait::COUNT`].
+    pub fn index(self) -> usize {
+        usize::from(self.0).min(Wait::COUNT - 1)
+    }
+}
+
+/// What somebody waits for: a fetch on one of the worker's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// Which hand, in the order in which they were added.
+    pub hand: usize,
+    /// What of it.
+    pub wait: Wait,
+}
+
+/// How it goes with a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// It has landed: [`crate::Lane::landed`].
+    Here(Landing),
+    /// It is on its way.
+    Coming(Away),
+    /// The device could not read it. Said once.
+    Failed,
+    /// There is none.
+    None,
+}
+
+/// Bytes that have landed, until the hand is asked for another fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landing(u16);
+
+/// A write that is done, or has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Whose it was.
+    pub tenant: TenantId,
+    /// What it was asked with.
+    pub tag: u64,
+    /// Whether it was done.
+    pub is_done: bool,
+}
+
+impl Hand {
+    /// One on a device, for the thread that will use it.
+    pub fn new(deep: Arc<Deep>) -> Result<Hand, MediaError> {
+        let small = Pool::new(SMALL_SLOTS, SMALL_BYTES)?;
+        let large = Pool::new(LARGE_SLOTS, LARGE_BYTES)?;
+        let pieces = Pool::new(PIECE_SLOTS, PIECE_BYTES)?;
+        let depth = SMALL_SLOTS + LARGE_SLOTS;
+        let entries = depth + SPARE_ENTRIES;
+        let free = |_| Fetch {
+            key: (TenantId(0), 0),
+            turn: 0,
+            state: State::Free,
+        };
+        Ok(Hand {
+            number: 0,
+            critical: deep.queue(std::slice::from_ref(&small), depth)?,
+            background: deep.queue(std::slice::from_ref(&pieces), PIECE_SLOTS)?,
+            small,
+            large,
+            pieces,
+            fetches: (0..entries).map(free).collect(),
+            refused: false,
+            fallen: Vec::with_capacity(entries as usize),
+            failed: Vec::with_capacity(PIECE_SLOTS as usize),
+            turn: 0,
+            writes: vec![None; PIECE_SLOTS as usize].into(),
+            written: VecDeque::with_capacity(PIECE_SLOTS as usize),
+            deep,
+        })
+    }
+
+    /// The device.
+    pub fn deep(&self) -> &Arc<Deep> {
+        &self.deep
+    }
+
+    /// How it goes with the fetch for that.
+    pub(crate) fn look(&mut self, key: Key) -> Looked {
+        let is_it = |fetch: &Fetch| fetch.key == key && !matches!(fetch.state, State::Free);
+        let Some(at) = self.fetches.iter().position(is_it) else {
+            return Looked::None;
+        };
+        let fetch = &mut self.fetches[at];
+        match &mut fetch.state {
+            State::Landed { is_taken, .. } => {
+                *is_taken = true;
+                Looked::Here(Landing(at as u16))
+            }
+            State::Flying { .. } => Looked::Coming(self.away(Wait(at as u16))),
+            State::Failed | State::Free => {
+                fetch.state = State::Free;
+                Looked::Failed
+            }
+        }
+    }
+
+    fn away(&self, wait: Wait) -> Away {
+        let hand = self.number;
+        Away { hand, wait }
+    }
+
+    /// The bytes that have landed.
+    ///
+    /// Panics where they are gone: the hand was asked for another fetch since.
+    pub(crate) fn bytes(&self, Landing(at): Landing) -> &[u8] {
+        match &self.fetches[usize::from(at)].state {
+            State::Landed {
+                buffer, skip, len, ..
+            } => &buffer[*skip as usize..(*skip + *len) as usize],
+            _ => panic!("nothing has landed there"),
+        }
+    }
+
+    /// Whether [`Hand::set_checked`] was called for it.
+    pub(crate) fn is_checked(&self, Landing(at): Landing) -> bool {
+        let state = &self.fetches[usize::from(at)].state;
+        matches!(
+            state,
+            State::Landed {
+                is_checked: true,
+                ..
+            }
+        )
+    }
+
+    /// Its bytes were found right.
+    pub(crate) fn set_checked(&mut self, Landing(at): Landing) {
+        if let State::Landed { is_checked, .. } = &mut self.fetches[usize::from(at)].state {
+            *is_checked = true;
+        }
+    }
+
+    /// Forgets what has landed.
+    pub(crate) fn forget(&mut self, Landing(at): Landing) {
+        self.fetches[usize::from(at)].state = State::Free;
+    }
+
+    /// Fetches `len` bytes from `at`, of which there is no fetch yet; what to wait for. Bytes of
+    /// the device that are read, none where all buffers are in use.
+    pub(crate) fn fetch(&mut self, key: Key, at: u64, len: usize) -> (Away, usize) {
+        let (from, blocks, skip) = self.deep.blocks_of(at, len);
+        let Some((entry, mut into)) = self.room(blocks) else {
+            self.refused = true;
+            return (self.away(Wait::ANY), 0);
+        };
+        self.fetches[usize::from(entry)] = Fetch {
+            key,
+            turn: self.turn,
+            state: State::Flying {
+                skip: skip as u32,
+                len: len as u32,
+            },
+        };
+        if self.deep.drill.read_error().is_some() {
+            self.fallen.push(entry);
+            return (self.away(Wait(entry)), blocks);
+        }
+        into.narrow(0..blocks);
+        let read = Request::Read { at: from, into };
+        let submitted = self.critical.submit(read, u64::from(entry));
+        submitted.expect("it is as deep as there are buffers");
+        // For each: who is set off together is done together.
+        self.critical.kick();
+        (self.away(Wait(entry)), blocks)
+    }
+
+    /// An entry that is free and a buffer of so many bytes.
+    fn room(&mut self, blocks: usize) -> Option<(u16, Buffer)> {
+        let pool = match blocks <= SMALL_BYTES {
+            true => self.small.clone(),
+            false => self.large.clone(),
+        };
+        let buffer = pool.take().or_else(|| {
+            let oldest = self.oldest(|state| match state {
+                State::Landed { buffer, .. } => buffer.pool().slot_bytes() == pool.slot_bytes(),
+                _ => false,
+            })?;
+            self.fetches[oldest].state = State::Free;
+            pool.take()
+        })?;
+        let is_free = |fetch: &Fetch| matches!(fetch.state, State::Free);
+        let entry = self.fetches.iter().position(is_free).or_else(|| {
+            let oldest = self.oldest(|state| matches!(state, State::Failed))?;
+            self.fetches[oldest].state = State::Free;
+            Some(oldest)
+        })?;
+        Some((entry as u16, buffer))
+    }
+
+    /// The entry of those that is missed least: somebody was there for it, or had time to be.
+    fn oldest(&self, which: impl Fn(&State) -> bool) -> Option<usize> {
+        let is_taken = |fetch: &Fetch| matches!(fetch.state, State::Landed { is_taken: true, .. });
+        let is_over = |fetch: &Fetch| is_taken(fetch) || fetch.turn + TURNS_KEPT <= self.turn;
+        let each = self.fetches.iter().enumerate();
+        let those = each.filter(|(_, fetch)| which(&fetch.state) && is_over(fetch));
+        let least = those.min_by_key(|(_, fetch)| (!is_taken(fetch), fetch.turn));
+        least.map(|(at, _)| at)
+    }
+
+    /// Whether another piece may be written now.
+    pub(crate) fn takes_pieces(&self) -> bool {
+        self.pieces.free() > 0 && !self.deep.drill.is_stalled()
+    }
+
+    /// Writes a piece of `len` bytes, whole blocks, at `at`, that `fill` fills.
+    ///
+    /// Panics where [`Hand::takes_pieces`] does not say so, or the piece is too long.
+    pub(crate) fn write(
+        &mut self,
+        (tenant, tag): Key,
+        at: u64,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let (to, blocks, skip) = self.deep.blocks_of(at, len);
+        assert!(
+            skip == 0 && blocks == len,
+            "{len} bytes at {at} are not whole blocks"
+        );
+        let mut from = self.pieces.take().expect("it takes pieces");
+        from.narrow(0..len);
+        fill(&mut from);
+        let is_free = |write: &Option<Write>| write.is_none();
+        let number = self.writes.iter().position(is_free).expect("as buffers");
+        self.writes[number] = Some(Write { tenant, tag, len });
+        if self.deep.drill.write_error().is_some() {
+            self.failed.push(number);
+            return;
+        }
+        let write = Request::Write {
+            at: to,
+            from,
+            is_durable: false,
+        };
+        let submitted = self.background.submit(write, number as u64);
+        submitted.expect("it is as deep as there are buffers");
+        self.background.kick();
+    }
+
+    /// Takes in what has landed since; tells of fetches in `landed`, of writes in
+    /// [`Hand::next_written`].
+    pub(crate) fn land(&mut self, now: Instant, landed: &mut impl FnMut(Away)) {
+        self.turn += 1;
+        if self.deep.drill.is_stalled() {
+            return;
+        }
+        let mut any = false;
+        while let Some(entry) = self.fallen.pop() {
+            self.deep.count_read(0, false);
+            self.settle(entry, None);
+            landed(self.away(Wait(entry)));
+            any = true;
+        }
+        while let Some(done) = self.critical.reap() {
+            let entry = done.tag as u16;
+            let buffer = done.buffer.filter(|_| done.result.is_ok());
+            let bytes = buffer.as_ref().map_or(0, |buffer| buffer.len());
+            self.deep.count_read(bytes, buffer.is_some());
+            self.settle(entry, buffer);
+            landed(self.away(Wait(entry)));
+            any = true;
+        }
+        while let Some(number) = self.failed.pop() {
+            self.count(number, false, now);
+        }
+        while let Some(done) = self.background.reap() {
+            self.count(done.tag as usize, done.result.is_ok(), now);
+        }
+        if any && std::mem::take(&mut self.refused) {
+            landed(self.away(Wait::ANY));
+        }
+    }
+
+    /// A fetch has landed; without a buffer where it failed.
+    fn settle(&mut self, entry: u16, buffer: Option<Buffer>) {
+        let fetch = &mut self.fetches[usize::from(entry)];
+        let State::Flying { skip, len } = fetch.state else {
+            panic!("fetch {entry} was not on its way");
+        };
+        fetch.turn = self.turn;
+        fetch.state = match buffer {
+            None => State::Failed,
+            Some(buffer) => State::Landed {
+                buffer,
+                skip,
+                len,
+                is_checked: false,
+                is_taken: false,
+            },
+        };
+    }
+
+    fn count(&mut self, number: usize, is_done: bool, now: Instant) {
+        let write = self.writes[number].take().expect("it was asked for");
+        let Write { tenant, tag, len } = write;
+        self.deep.count_write(len, is_done, now);
+        self.written.push_back(Written {
+            tenant,
+            tag,
+            is_done,
+        });
+    }
+
+    /// A write that is done, or has failed.
+    pub(crate) fn next_written(&mut self) -> Option<Written> {
+        self.written.pop_front()
+    }
+
+    /// Whether there is anything to take in, now or later.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight() > 0
+            || !(self.fallen.is_empty() && self.failed.is_empty())
+            || !self.written.is_empty()
+    }
+
+    /// Requests that are on their way.
+    pub fn in_flight(&self) -> u32 {
+        self.critical.in_flight() + self.background.in_flight()
+    }
+
+    /// What becomes readable when something may have landed, on the critical and on the background
+    /// queue. To be asked for by the thread that uses the hand.
+    pub fn events(&mut self) -> [Option<BorrowedFd<'_>>; 2] {
+        [self.critical.event(), self.background.event()]
+    }
+}

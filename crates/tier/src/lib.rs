@@ -1,0 +1,19 @@
+//! Two as one: a tenant's fast device, which is mapped, and its deep one, a device of blocks that
+//! is read and written by requests, behind one metered way (docs/decisions/0011-two-tiers.md).
+//!
+//! * [`Deep`]: a deep device as all tenants on it share it: its file, its prices, how it is doing.
+//! * [`Hand`]: one worker's queues to it: fetches of what somebody waits for, and writes that
+//!   nobody does; the two never share a queue.
+//! * [`Tolls`], [`Lane`]: a worker's metered ways to both devices of each tenant.
+//!
+//! What it never does: know of keys, items or segments; retry what a device refused; wait.
+//!
+//! Source: Orthus, section 4; Ultraswap section 3.1 for the queues.
+
+mod device;
+mod hand;
+mod lane;
+
+pub use device::{Deep, DeepFigures, Drill};
+pub use hand::{Away, Hand, Landing, Looked, Wait, Written};
+pub use lane::{Lane, Tolls};
