@@ -48,6 +48,14 @@ pub enum Gate {
     },
 }
 
+impl Gate {
+    /// Whether to go ahead.
+    #[inline]
+    pub fn is_open(self) -> bool {
+        self == Gate::Open
+    }
+}
+
 /// What one worker has of one tenant's part of one device: it charges and paces, whatever the
 /// bytes come from. *Thread safety*: one worker's.
 pub struct Toll {

@@ -7,7 +7,7 @@
 //! time that they take, and a lone request takes latency and transfer.
 //!
 //! What it never does: read a clock; know addresses, garbage collection or wear. Stalls and slow
-//! hours are put in from outside ([`BlockModel::stall_until`], [`BlockModel::slow_down`]).
+//! hours are put in from outside ([`BlockModel::stall`], [`BlockModel::slow_down`]).
 //!
 //! *Thread safety*: none; who shares one locks it. *Invariants*: `done` of a request is never
 //! before it was submitted; times of submission never go back.
@@ -17,6 +17,7 @@
 use crate::MediaError;
 use nyx_base::{Instant, Nanos, Rng};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// A device of blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,16 +51,20 @@ const PRESETS: [(&str, u32, u64, u64, u64); 5] = [
     ("sata-flash", 32, 180_000, 500, 500),
 ];
 
+/// What a preset may be divided by: the slowest has 500 B/s left.
+const DIVISORS: RangeInclusive<u64> = 1..=1_000_000;
+
 impl BlockParams {
     /// Names of the presets: the devices of the paper's table, fastest first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PRESETS.iter().map(|preset| preset.0)
     }
 
-    /// A preset by its name; `NAME/N` has its rates divided by N and its latencies multiplied.
+    /// A preset by its name; `NAME/N` has its rates divided by N, a million at most, and its
+    /// latencies multiplied.
     pub fn preset(name: &str) -> Result<BlockParams, MediaError> {
         let (base, divisor) = match name.split_once('/') {
-            Some((base, divisor)) => (base, divisor.parse().ok().filter(|&n| n > 0)),
+            Some((base, divisor)) => (base, divisor.parse().ok().filter(|n| DIVISORS.contains(n))),
             None => (name, Some(1)),
         };
         let preset = PRESETS.iter().find(|preset| preset.0 == base);
@@ -70,13 +75,14 @@ impl BlockParams {
             });
         };
         let &(_, channels, latency_ns, read_mb, write_mb) = preset;
+        let rate = |mb: u64| mb * (GB / 1000) / divisor;
         Ok(BlockParams {
             name: name.to_owned(),
             channels,
             read_latency_ns: latency_ns * divisor,
             write_latency_ns: latency_ns * divisor,
-            read_bytes_per_s: read_mb * (GB / 1000) / divisor,
-            write_bytes_per_s: write_mb * (GB / 1000) / divisor,
+            read_bytes_per_s: rate(read_mb),
+            write_bytes_per_s: rate(write_mb),
             spread: 0.3,
         })
     }
@@ -157,9 +163,10 @@ impl BlockModel {
         now.max(*last).max(self.bus) + Nanos(latency_ns.round() as u64)
     }
 
-    /// Nothing that has not begun is begun before.
-    pub fn stall_until(&mut self, until: Instant) {
-        self.bus = self.bus.max(until);
+    /// Does nothing for so long from `now` on, or from when it has done what it was asked before:
+    /// what is queued keeps its time, what comes from now on waits for both.
+    pub fn stall(&mut self, now: Instant, length: Nanos) {
+        self.bus = self.bus.max(now) + length;
     }
 
     /// From now on everything takes so many times as long; 1 is as it was made.
@@ -237,9 +244,19 @@ mod tests {
                 .abs_diff(1000 + alone_ns),
             0
         );
-        model.stall_until(Instant(2_000_000_000));
-        let done = model.submit(Instant(100_000), false, 4096);
-        assert!(done.0.abs_diff(2_000_000_000 + alone_ns) <= 1, "{done:?}");
+        model.stall(Instant(100_000), Nanos(2_000_000_000));
+        let done = model.submit(Instant(200_000), false, 4096);
+        assert!(done.0.abs_diff(2_000_100_000 + alone_ns) <= 1, "{done:?}");
+        // A device with much to do is as late as one with nothing.
+        let mut busy = [
+            BlockModel::new(params.clone(), 1),
+            BlockModel::new(params.clone(), 1),
+        ];
+        busy[1].submit(Instant(0), false, 100 << 20);
+        busy[0].submit(Instant(0), false, 100 << 20);
+        busy[1].stall(Instant(0), Nanos(1_000_000));
+        let [usual, late] = busy.map(|mut model| model.submit(Instant(0), false, 4096));
+        assert_eq!(late.0 - usual.0, 1_000_000);
         model.slow_down(3.0);
         let done = model.submit(Instant(3_000_000_000), false, 4096);
         assert!(
@@ -249,7 +266,7 @@ mod tests {
         assert!(model.flush(Instant(3_000_000_000)) > done);
         let mut idle = BlockModel::new(params.clone(), 1);
         idle.slow_down(2.0);
-        idle.stall_until(Instant(1000));
+        idle.stall(Instant(0), Nanos(1000));
         assert_eq!(idle.flush(Instant(0)).0, 1000 + 2 * params.write_latency_ns);
     }
 
@@ -258,7 +275,7 @@ mod tests {
         let eighth = BlockParams::preset("nvme-flash/8").expect("known");
         assert_eq!(eighth.read_bytes_per_s, 375_000_000);
         assert_eq!(eighth.read_latency_ns, 640_000);
-        for name in ["tape", "dram/0", "dram/x"] {
+        for name in ["tape", "dram/0", "dram/x", "sata-flash/1000001"] {
             let refused = BlockParams::preset(name).expect_err("unknown").to_string();
             assert!(
                 refused.contains(name) && refused.contains("sata-flash"),
