@@ -11,7 +11,6 @@ use nyx_media::{Evidence, MediaError};
 use std::fmt;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
 };
 use std::sync::{Arc, Mutex};
 
@@ -187,11 +186,14 @@ impl Deep {
         }
         health.write_errors.fetch_add(1, Relaxed);
         let failures = 1 + health.failures.fetch_add(1, Relaxed);
-        if failures >= FAILURES_MOST {
-            let doublings = health.rests.fetch_add(1, Relaxed).min(REST_DOUBLINGS_MOST);
+        let rests_until = health.rests_until.load(Relaxed);
+        // What was on its way when a rest began makes it no longer.
+        if failures >= FAILURES_MOST && rests_until <= now.0 {
+            let doublings = health.rests.load(Relaxed).min(REST_DOUBLINGS_MOST);
             let until = now + Nanos(REST_MIN.0 << doublings);
-            health.rests_until.store(until.0, Relaxed);
-            health.failures.store(FAILURES_MOST, Release);
+            let ends = &health.rests_until;
+            let begins = ends.compare_exchange(rests_until, until.0, Relaxed, Relaxed);
+            health.rests.fetch_add(u32::from(begins.is_ok()), Relaxed);
         }
     }
 }

@@ -45,8 +45,8 @@ pub struct Hand {
     large: Pool,
     pieces: Pool,
     fetches: Box<[Fetch]>,
-    /// Who was told to come again when anything has landed.
-    refused: bool,
+    /// Whether somebody was told to come again when there is a small, a large buffer.
+    refused: [bool; 2],
     /// Fetches that failed before they were submitted.
     fallen: Vec<u16>,
     /// Writes that did.
@@ -62,7 +62,9 @@ type Key = (TenantId, u64);
 #[derive(Debug)]
 struct Fetch {
     key: Key,
-    /// When it landed.
+    /// Which use of the entry it is.
+    number: u32,
+    /// When it landed, or was last looked at.
     turn: u64,
     state: State,
 }
@@ -130,9 +132,14 @@ pub enum Looked {
     None,
 }
 
-/// Bytes that have landed, until the hand is asked for another fetch.
+/// Bytes that have landed: they stay until the next [`crate::Tolls::land`] after they were looked
+/// at, and mostly longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landing(u16);
+pub struct Landing {
+    entry: u16,
+    /// Which use of the entry.
+    number: u32,
+}
 
 /// A write that is done, or has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +162,7 @@ impl Hand {
         let entries = depth + SPARE_ENTRIES;
         let free = |_| Fetch {
             key: (TenantId(0), 0),
+            number: 0,
             turn: 0,
             state: State::Free,
         };
@@ -166,7 +174,7 @@ impl Hand {
             large,
             pieces,
             fetches: (0..entries).map(free).collect(),
-            refused: false,
+            refused: [false; 2],
             fallen: Vec::with_capacity(entries as usize),
             failed: Vec::with_capacity(PIECE_SLOTS as usize),
             turn: 0,
@@ -191,7 +199,11 @@ impl Hand {
         match &mut fetch.state {
             State::Landed { is_taken, .. } => {
                 *is_taken = true;
-                Looked::Here(Landing(at as u16))
+                fetch.turn = self.turn;
+                Looked::Here(Landing {
+                    entry: at as u16,
+                    number: fetch.number,
+                })
             }
             State::Flying { .. } => Looked::Coming(self.away(Wait(at as u16))),
             State::Failed | State::Free => {
@@ -206,40 +218,52 @@ impl Hand {
         Away { hand, wait }
     }
 
+    /// The entry that something has landed in, while it is there.
+    fn entry(&mut self, Landing { entry, number }: Landing) -> Option<&mut Fetch> {
+        let fetch = &mut self.fetches[usize::from(entry)];
+        let is_there = fetch.number == number && matches!(fetch.state, State::Landed { .. });
+        is_there.then_some(fetch)
+    }
+
     /// The bytes that have landed.
     ///
-    /// Panics where they are gone: the hand was asked for another fetch since.
-    pub(crate) fn bytes(&self, Landing(at): Landing) -> &[u8] {
-        match &self.fetches[usize::from(at)].state {
+    /// Panics where they are gone.
+    pub(crate) fn bytes(&self, Landing { entry, number }: Landing) -> &[u8] {
+        let fetch = &self.fetches[usize::from(entry)];
+        match &fetch.state {
             State::Landed {
                 buffer, skip, len, ..
-            } => &buffer[*skip as usize..(*skip + *len) as usize],
-            _ => panic!("nothing has landed there"),
+            } if fetch.number == number => &buffer[*skip as usize..(*skip + *len) as usize],
+            _ => panic!("what has landed there is gone"),
         }
     }
 
     /// Whether [`Hand::set_checked`] was called for it.
-    pub(crate) fn is_checked(&self, Landing(at): Landing) -> bool {
-        let state = &self.fetches[usize::from(at)].state;
-        matches!(
-            state,
+    pub(crate) fn is_checked(&self, Landing { entry, number }: Landing) -> bool {
+        let fetch = &self.fetches[usize::from(entry)];
+        let is_checked = matches!(
+            fetch.state,
             State::Landed {
                 is_checked: true,
                 ..
             }
-        )
+        );
+        is_checked && fetch.number == number
     }
 
     /// Its bytes were found right.
-    pub(crate) fn set_checked(&mut self, Landing(at): Landing) {
-        if let State::Landed { is_checked, .. } = &mut self.fetches[usize::from(at)].state {
+    pub(crate) fn set_checked(&mut self, landing: Landing) {
+        let state = self.entry(landing).map(|fetch| &mut fetch.state);
+        if let Some(State::Landed { is_checked, .. }) = state {
             *is_checked = true;
         }
     }
 
     /// Forgets what has landed.
-    pub(crate) fn forget(&mut self, Landing(at): Landing) {
-        self.fetches[usize::from(at)].state = State::Free;
+    pub(crate) fn forget(&mut self, landing: Landing) {
+        if let Some(fetch) = self.entry(landing) {
+            fetch.state = State::Free;
+        }
     }
 
     /// Fetches `len` bytes from `at`, of which there is no fetch yet; what to wait for. Bytes of
@@ -247,11 +271,13 @@ impl Hand {
     pub(crate) fn fetch(&mut self, key: Key, at: u64, len: usize) -> (Away, usize) {
         let (from, blocks, skip) = self.deep.blocks_of(at, len);
         let Some((entry, mut into)) = self.room(blocks) else {
-            self.refused = true;
+            self.refused[usize::from(blocks > SMALL_BYTES)] = true;
             return (self.away(Wait::ANY), 0);
         };
-        self.fetches[usize::from(entry)] = Fetch {
+        let fetch = &mut self.fetches[usize::from(entry)];
+        *fetch = Fetch {
             key,
+            number: fetch.number.wrapping_add(1),
             turn: self.turn,
             state: State::Flying {
                 skip: skip as u32,
@@ -271,42 +297,66 @@ impl Hand {
         (self.away(Wait(entry)), blocks)
     }
 
-    /// An entry that is free and a buffer of so many bytes.
-    fn room(&mut self, blocks: usize) -> Option<(u16, Buffer)> {
-        let pool = match blocks <= SMALL_BYTES {
-            true => self.small.clone(),
-            false => self.large.clone(),
-        };
-        let buffer = pool.take().or_else(|| {
-            let oldest = self.oldest(|state| match state {
-                State::Landed { buffer, .. } => buffer.pool().slot_bytes() == pool.slot_bytes(),
-                _ => false,
-            })?;
-            self.fetches[oldest].state = State::Free;
-            pool.take()
-        })?;
-        let is_free = |fetch: &Fetch| matches!(fetch.state, State::Free);
-        let entry = self.fetches.iter().position(is_free).or_else(|| {
-            let oldest = self.oldest(|state| matches!(state, State::Failed))?;
-            self.fetches[oldest].state = State::Free;
-            Some(oldest)
-        })?;
-        Some((entry as u16, buffer))
+    /// The pool of buffers for so many bytes.
+    fn pool(&self, is_large: bool) -> &Pool {
+        match is_large {
+            false => &self.small,
+            true => &self.large,
+        }
     }
 
-    /// The entry of those that is missed least: somebody was there for it, or had time to be.
+    /// An entry that is free and a buffer of so many bytes.
+    fn room(&mut self, blocks: usize) -> Option<(u16, Buffer)> {
+        let is_large = blocks > SMALL_BYTES;
+        if self.pool(is_large).free() == 0 {
+            let oldest = self.oldest(|state| self.is_landed_in(state, is_large))?;
+            self.fetches[oldest].state = State::Free;
+        }
+        let entry = self.free_entry()?;
+        self.fetches[entry].state = State::Free;
+        Some((entry as u16, self.pool(is_large).take()?))
+    }
+
+    fn free_entry(&self) -> Option<usize> {
+        let is_free = |fetch: &Fetch| matches!(fetch.state, State::Free);
+        let free = self.fetches.iter().position(is_free);
+        free.or_else(|| self.oldest(|state| matches!(state, State::Failed)))
+    }
+
+    fn is_landed_in(&self, state: &State, is_large: bool) -> bool {
+        let slot_bytes = self.pool(is_large).slot_bytes();
+        matches!(state, State::Landed { buffer, .. } if buffer.pool().slot_bytes() == slot_bytes)
+    }
+
+    /// The entry of those that is missed least: somebody was there for it before this turn, or had
+    /// time to be.
     fn oldest(&self, which: impl Fn(&State) -> bool) -> Option<usize> {
         let is_taken = |fetch: &Fetch| matches!(fetch.state, State::Landed { is_taken: true, .. });
-        let is_over = |fetch: &Fetch| is_taken(fetch) || fetch.turn + TURNS_KEPT <= self.turn;
+        let is_over = |fetch: &Fetch| {
+            let kept = if is_taken(fetch) { 1 } else { TURNS_KEPT };
+            fetch.turn + kept <= self.turn
+        };
         let each = self.fetches.iter().enumerate();
         let those = each.filter(|(_, fetch)| which(&fetch.state) && is_over(fetch));
         let least = those.min_by_key(|(_, fetch)| (!is_taken(fetch), fetch.turn));
         least.map(|(at, _)| at)
     }
 
+    /// Whether who was refused would find room now.
+    fn has_room(&self, is_large: bool) -> bool {
+        let landed = || self.oldest(|state| self.is_landed_in(state, is_large));
+        // A buffer that is given up leaves its entry.
+        match self.pool(is_large).free() {
+            0 => landed().is_some(),
+            _ => self.free_entry().is_some(),
+        }
+    }
+
     /// Whether another piece may be written now.
     pub(crate) fn takes_pieces(&self) -> bool {
-        self.pieces.free() > 0 && !self.deep.drill.is_stalled()
+        // One that failed leaves its buffer at once, but is to be told of first.
+        let has_entry = self.writes.iter().any(Option::is_none);
+        self.pieces.free() > 0 && has_entry && !self.deep.drill.is_stalled()
     }
 
     /// Writes a piece of `len` bytes, whole blocks, at `at`, that `fill` fills.
@@ -351,12 +401,10 @@ impl Hand {
         if self.deep.drill.is_stalled() {
             return;
         }
-        let mut any = false;
         while let Some(entry) = self.fallen.pop() {
             self.deep.count_read(0, false);
             self.settle(entry, None);
             landed(self.away(Wait(entry)));
-            any = true;
         }
         while let Some(done) = self.critical.reap() {
             let entry = done.tag as u16;
@@ -365,7 +413,6 @@ impl Hand {
             self.deep.count_read(bytes, buffer.is_some());
             self.settle(entry, buffer);
             landed(self.away(Wait(entry)));
-            any = true;
         }
         while let Some(number) = self.failed.pop() {
             self.count(number, false, now);
@@ -373,8 +420,12 @@ impl Hand {
         while let Some(done) = self.background.reap() {
             self.count(done.tag as usize, done.result.is_ok(), now);
         }
-        if any && std::mem::take(&mut self.refused) {
-            landed(self.away(Wait::ANY));
+        for is_large in [false, true] {
+            let at = usize::from(is_large);
+            if self.refused[at] && self.has_room(is_large) {
+                self.refused[at] = false;
+                landed(self.away(Wait::ANY));
+            }
         }
     }
 
@@ -418,6 +469,22 @@ impl Hand {
         self.in_flight() > 0
             || !(self.fallen.is_empty() && self.failed.is_empty())
             || !self.written.is_empty()
+            || self.refused.contains(&true)
+    }
+
+    /// Whether [`crate::Tolls::land`] is to be called again without waiting for an event: something
+    /// failed before it was submitted, or somebody was refused a buffer whose owner has had its
+    /// time after some more turns.
+    pub fn is_restless(&self) -> bool {
+        let waits = |is_large: bool| {
+            let landed = |fetch: &Fetch| {
+                self.is_landed_in(&fetch.state, is_large) || matches!(fetch.state, State::Failed)
+            };
+            self.refused[usize::from(is_large)] && self.fetches.iter().any(landed)
+        };
+        let is_stalled = self.deep.drill.is_stalled() && self.in_flight() > 0;
+        let told = self.fallen.is_empty() && self.failed.is_empty() && self.written.is_empty();
+        !told || is_stalled || waits(false) || waits(true)
     }
 
     /// Requests that are on their way.
@@ -426,7 +493,8 @@ impl Hand {
     }
 
     /// What becomes readable when something may have landed, on the critical and on the background
-    /// queue. To be asked for by the thread that uses the hand.
+    /// queue; none of a queue that is polled. What does not need the device has no event: see
+    /// [`Hand::is_restless`]. To be asked for by the thread that uses the hand.
     pub fn events(&mut self) -> [Option<BorrowedFd<'_>>; 2] {
         [self.critical.event(), self.background.event()]
     }

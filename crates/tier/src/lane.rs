@@ -142,6 +142,11 @@ impl Tolls {
         self.hands.iter().any(Hand::is_busy)
     }
 
+    /// Whether [`Tolls::land`] is to be called again without waiting for an event.
+    pub fn is_restless(&self) -> bool {
+        self.hands.iter().any(Hand::is_restless)
+    }
+
     /// Its hands, to watch their events.
     pub fn hands(&mut self) -> &mut [Hand] {
         &mut self.hands
@@ -201,11 +206,14 @@ impl Lane<'_> {
     /// Fetches `len` bytes from `at` of the deep device for what has this unique number; what to
     /// wait for. Charged when it is set off.
     ///
-    /// Panics where the tenant has no deep device, or the range leaves it.
+    /// Panics where the tenant has no deep device, or the range is empty, leaves it or is longer
+    /// than a value may be.
     pub fn fetch_deep(&mut self, unique: u64, at: u64, len: usize) -> Away {
         let deep = self.deep.as_mut().expect("there is a deep device");
         let (away, bytes) = deep.hand.fetch((deep.tenant, unique), at, len);
-        deep.toll.charge(&deep.hand.deep().cost, Op::Read, bytes);
+        if bytes > 0 {
+            deep.toll.charge(&deep.hand.deep().cost, Op::Read, bytes);
+        }
         away
     }
 

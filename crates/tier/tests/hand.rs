@@ -161,6 +161,7 @@ fn what_is_fetched_is_what_was_written_wherever_it_begins() {
 fn all_buffers_are_used_and_who_finds_none_is_told_when_there_is_one() {
     let mut rig = Rig::new();
     let fetch = |rig: &mut Rig, unique: u64| rig.lane().fetch_deep(unique, unique * 4096, 100);
+    let before = rig.usage();
     let begun: Vec<Away> = (0..200).map(|unique| fetch(&mut rig, unique)).collect();
     let is_refused = |away: &&Away| away.wait == Wait::ANY;
     assert_eq!(begun.iter().filter(is_refused).count(), 200 - 128);
@@ -168,10 +169,12 @@ fn all_buffers_are_used_and_who_finds_none_is_told_when_there_is_one() {
     assert_eq!(indices.len(), 129);
     assert!(indices.iter().all(|&index| index < Wait::COUNT));
     let landed = rig.land();
-    assert_eq!(landed.iter().filter(is_refused).count(), 1, "once for all");
-    assert_eq!(landed.len(), 129);
-    // Who was there needs it least.
+    assert_eq!(landed.len() - landed.iter().filter(is_refused).count(), 128);
+    let reads = rig.usage().reads - before.reads;
+    assert_eq!(reads, 128, "who is refused pays nothing");
+    // Who was there needs it least, once the command is over.
     rig.landed(5).expect("landed");
+    rig.tolls.land(Instant(0), |_| {});
     let again = fetch(&mut rig, 150);
     assert_eq!(
         again.wait.index(),
@@ -185,6 +188,81 @@ fn all_buffers_are_used_and_who_finds_none_is_told_when_there_is_one() {
     rig.land();
     let expected = rig.bytes[151 * 4096..][..100].to_vec();
     assert_eq!(rig.landed(151), Some(expected));
+}
+
+#[test]
+fn who_is_refused_is_told_even_if_nothing_lands_any_more() {
+    let mut rig = Rig::new();
+    let fetch = |rig: &mut Rig, unique: u64| rig.lane().fetch_deep(unique, 0, 1 << 20);
+    for unique in 0..4 {
+        assert_ne!(fetch(&mut rig, unique).wait, Wait::ANY);
+    }
+    assert_eq!(fetch(&mut rig, 4).wait, Wait::ANY);
+    rig.land();
+    for unique in 0..4 {
+        rig.landed(unique).expect("landed");
+    }
+    let again = fetch(&mut rig, 4);
+    assert_eq!(again.wait, Wait::ANY, "the command is not over");
+    assert!(rig.tolls.is_busy() && rig.tolls.is_restless());
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        rig.tolls.land(Instant(0), |away| told.push(away.wait));
+    }
+    assert_eq!(told, [Wait::ANY]);
+    assert!(!rig.tolls.is_restless());
+    assert_ne!(fetch(&mut rig, 4).wait, Wait::ANY);
+}
+
+#[test]
+fn what_has_landed_stays_until_the_command_is_over_and_is_not_taken_for_another() {
+    let mut rig = Rig::new();
+    for unique in 0..4 {
+        rig.lane().fetch_deep(unique, unique * (2 << 20), 1 << 20);
+    }
+    rig.land();
+    let landings: Vec<_> = (0..4).map(|unique| rig.lane().look_deep(unique)).collect();
+    let Looked::Here(landing) = landings[2] else {
+        panic!("it has landed");
+    };
+    for unique in 4..8 {
+        assert_eq!(rig.lane().fetch_deep(unique, 0, 1 << 20).wait, Wait::ANY);
+    }
+    let expected = rig.bytes[4 << 20..5 << 20].to_vec();
+    assert!(rig.lane().landed(landing) == expected);
+    for _ in 0..3 {
+        rig.tolls.land(Instant(0), |_| {});
+    }
+    let again = rig.lane().fetch_deep(9, 0, 1 << 20);
+    // It was overtaken: nothing is done to the one that is on its way in its stead.
+    rig.lane().forget(landing);
+    rig.lane().set_checked(landing);
+    assert_eq!(rig.lane().look_deep(9), Looked::Coming(again));
+    assert_eq!(rig.land(), [again]);
+    let Looked::Here(other) = rig.lane().look_deep(9) else {
+        panic!("it has landed");
+    };
+    assert!(other != landing && !rig.lane().is_checked(other));
+}
+
+#[test]
+fn many_writes_at_once_may_fail_and_are_one_failure() {
+    let mut rig = Rig::new();
+    rig.deep.drill.fail_writes(Some(5));
+    let mut writes = 0;
+    while rig.lane().takes_deep(Instant(0)) {
+        let fill = |_: &mut [u8]| {};
+        rig.lane().write_deep(writes, 4096 * writes, 4096, fill);
+        writes += 1;
+    }
+    assert_eq!(writes, 8, "as many as there are buffers");
+    rig.land();
+    let failed = std::iter::from_fn(|| rig.tolls.next_written()).count();
+    assert_eq!(failed, 8);
+    let second = 1_000_000_000;
+    assert!(!rig.lane().takes_deep(Instant(second - 1)));
+    let takes = rig.lane().takes_deep(Instant(second));
+    assert!(takes, "and not 16 of them");
 }
 
 #[test]
