@@ -63,6 +63,7 @@ impl Load {
             hold: HoldAction::Delay,
             keep: None,
             ranges: None,
+            deep: None,
         }
     }
 }

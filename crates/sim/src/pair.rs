@@ -529,7 +529,7 @@ impl<'s> Run<'s> {
         match change {
             Change::Load(load) => self.set_load(load),
             Change::Slow(side, times) => self.devices[side].slow_down(times),
-            Change::Stall(side, length) => self.devices[side].stall_until(self.now + length),
+            Change::Stall(side, length) => self.devices[side].stall(self.now, length),
             Change::Hits(hits) => self.hits = hits,
         }
     }

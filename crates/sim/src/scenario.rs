@@ -391,6 +391,7 @@ impl Scenario {
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
+            deep_devices: Vec::new(),
             tenants,
             tenants_max: 0,
             policy: Box::new(Unlimited),

@@ -57,6 +57,8 @@ pub struct Orthus {
     params: OrthusParams,
     stability: Stability,
     state: State,
+    /// When the last interval was over.
+    last: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,7 @@ impl Orthus {
             params,
             stability: Stability::default(),
             state: State::Filling,
+            last: None,
         }
     }
 
@@ -101,11 +104,11 @@ impl Orthus {
         }
     }
 
-    /// f(x) of the interval that is over, where more is better.
-    fn gave(&self, seen: &PairSeen) -> f64 {
+    /// f(x) of the interval that is over, which took so long, where more is better.
+    fn gave(&self, seen: &PairSeen, took: Nanos) -> f64 {
         let less = |latency_ns: Option<f64>| latency_ns.map_or(f64::NEG_INFINITY, |ns| -ns);
         match self.params.goal {
-            Goal::Throughput => seen.bytes() as f64,
+            Goal::Throughput => seen.bytes() as f64 / took.0.max(1) as f64,
             Goal::Mean => less(seen.latencies.mean_ns()),
             Goal::Tail(quantile) => less(seen.latencies.quantile_ns(quantile)),
         }
@@ -179,7 +182,12 @@ impl Controller for Orthus {
 
     fn step(&mut self, now: Instant, seen: &PairSeen) -> Routing {
         let window = self.stability.add(now, seen);
-        self.state = match (self.state, window) {
+        let took = self
+            .last
+            .map_or(self.params.interval, |last| now.since(last));
+        self.last = Some(now);
+        let before = self.state;
+        self.state = match (before, window) {
             (State::Filling, Some((hit_ratio, true))) => Orthus::tuning(hit_ratio),
             (State::Filling, _) => State::Filling,
             (
@@ -188,8 +196,14 @@ impl Controller for Orthus {
                 },
                 Some((hit_ratio, _)),
             ) if hit_ratio < (1.0 - self.params.alpha) * start_hit_ratio => State::Filling,
-            (tuning, _) => self.tune(tuning, self.gave(seen)),
+            // Where nobody asked for anything a trial says nothing: it is repeated.
+            (tuning, _) if seen.bytes() == 0 => tuning,
+            (tuning, _) => self.tune(tuning, self.gave(seen, took)),
         };
+        if let (State::Tuning { .. }, State::Filling) = (before, self.state) {
+            // What was seen while nothing was admitted says nothing about a cache that fills.
+            self.stability = Stability::default();
+        }
         self.routing()
     }
 

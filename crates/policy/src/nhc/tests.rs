@@ -245,10 +245,47 @@ fn algorithm_1_begins_again_when_hits_fall_or_one_is_best() {
         climb(&mut orthus, 1.0, 1, 20 * (step - 1));
         admitted.push(orthus.start().data_admit);
     }
-    assert!(
-        admitted.contains(&false) && admitted.last() == Some(&true),
-        "{admitted:?}"
-    );
+    // Two windows of 100 ms in which it fills, three trials that find 1.0 best, and again.
+    let runs: Vec<usize> = admitted
+        .chunk_by(|one, other| one == other)
+        .map(<[bool]>::len)
+        .collect();
+    assert!(runs[0] >= 10, "{admitted:?}");
+    assert_eq!(runs[1], 3, "{admitted:?}");
+    assert!(runs[2] >= 10, "a whole cycle of filling: {admitted:?}");
+}
+
+#[test]
+fn algorithm_1_stands_still_while_nobody_asks() {
+    let mut orthus = Orthus::new(OrthusParams::default());
+    let busy = climb(&mut orthus, 0.7, 90, 0);
+    assert!(!busy.data_admit);
+    for step in 1..=500 {
+        orthus.step(Instant((1800 + 20 * step) * 1_000_000), &seen(0, 0.0, 0));
+    }
+    assert_eq!(orthus.start(), busy, "10 s of silence change nothing");
+}
+
+#[test]
+fn an_interval_that_took_longer_is_no_better_for_it() {
+    let mut orthus = Orthus::new(OrthusParams::default());
+    climb(&mut orthus, 0.7, 57, 0);
+    let mut now_ms = 57 * 20;
+    for step in 0..90 {
+        let Choice::Share(load_admit) = orthus.start().reads else {
+            panic!("a share");
+        };
+        // Every second interval is twice as long.
+        let took_ms = 20 + 20 * (step % 2);
+        now_ms += took_ms;
+        let per_ms = 50_000.0 * (1.0 - (load_admit - 0.7).abs());
+        let seen = seen(100_000, 0.95, (per_ms * took_ms as f64) as u64);
+        orthus.step(Instant(now_ms * 1_000_000), &seen);
+    }
+    let Choice::Share(load_admit) = orthus.start().reads else {
+        panic!("a share");
+    };
+    assert!((load_admit - 0.7).abs() < 0.041, "{load_admit}");
 }
 
 #[test]
