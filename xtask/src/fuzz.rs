@@ -18,6 +18,7 @@ const TARGETS: &[(&str, Check)] = &[
     ("parse", fuzzing::check_parse),
     ("auth", fuzzing::check_auth),
     ("responses", fuzzing::check_responses),
+    ("nbd", nyx_block::wire::fuzzing::check_nbd),
 ];
 
 /// Runs each target on random and mutated bytes; the seed is new each time and told on failure.

@@ -3,7 +3,7 @@
 //! What they never do: depend on each other. Each builds what it needs, so any can run alone.
 
 use crate::run::{Report, cargo, output, root};
-use crate::{figures, fuzz, smoke, vm};
+use crate::{figures, fuzz, packages, smoke, vm};
 use std::process::{Command, ExitCode};
 
 struct Step {
@@ -123,6 +123,16 @@ fn tidy(report: &mut Report) {
 }
 
 fn test_rooms(report: &mut Report) {
+    // Clients of the block export; its tests say what they leave out.
+    for (program, package) in [
+        ("fio", "fio"),
+        ("nbdcopy", "libnbd-bin"),
+        ("qemu-img", "qemu-utils"),
+    ] {
+        if let Err(why) = packages::program(program, package) {
+            report.skip(&format!("tests of nyx block with {program}"), &why);
+        }
+    }
     report.cargo_test(&["--workspace", "--exclude", "xtask"]);
     // What is compiled with this feature only.
     let simulate = ["--package", "nyx-media", "--features", "simulate"];

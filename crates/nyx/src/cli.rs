@@ -23,6 +23,7 @@ use std::process::ExitCode;
   nyx inspect FILE                       what an image or data file holds, and its health
   nyx sim FILE                           a scenario in virtual time, on a modelled device
   nyx model                              what two devices give together, cached and split
+  nyx block --fast F --deep D            a disk image behind a cache, over NBD
   nyx demo                               a noisy neighbour, before and after the policy
 
 Exit codes (sysexits): 64 usage or configuration, 65 damaged data, 66 missing input,
@@ -53,6 +54,7 @@ enum Command {
     Model(cmd::model::Args),
     Explain(cmd::explain::Args),
     Inspect(cmd::inspect::Args),
+    Block(cmd::block::Args),
     Demo(cmd::demo::Args),
     NullServer(cmd::null_server::Args),
 }
@@ -97,6 +99,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Model(args) => cmd::model::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Inspect(args) => cmd::inspect::run(args),
+        Command::Block(args) => cmd::block::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::NullServer(args) => cmd::null_server::run(args),
     }

@@ -61,7 +61,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nyx-tier",
         ],
     ),
-    ("xtask", &["nyx-proto"]),
+    (
+        "nyx-block",
+        &[
+            "nyx-base",
+            "nyx-gate",
+            "nyx-media",
+            "nyx-policy",
+            "nyx-tier",
+        ],
+    ),
+    ("xtask", &["nyx-block", "nyx-proto"]),
 ];
 
 /// What a room's tests may use beyond that.

@@ -3,6 +3,7 @@
 //! What they never do: print a failure or exit. They return it, and `cli` reports it.
 
 pub mod bench;
+pub mod block;
 pub mod check_config;
 pub mod demo;
 pub mod explain;
