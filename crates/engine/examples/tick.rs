@@ -73,6 +73,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
         hold: HoldAction::Delay,
         keep: None,
         ranges: None,
+        deep: None,
     };
     let device = Device {
         name: "memory".into(),
@@ -81,6 +82,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
     };
     Ok(Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
+        deep_devices: Vec::new(),
         tenants: (0..tenants).map(tenant).collect(),
         tenants_max: 0,
         policy: Box::new(Unlimited),

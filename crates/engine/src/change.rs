@@ -2,10 +2,10 @@
 //! `flush_all`. The gate is asked before a command that writes to the device; a delete or a touch
 //! of an item in the split layout writes only DRAM and passes.
 
-use crate::engine::{Cx, Step};
+use crate::engine::{Cx, Reach, Step};
 use nyx_base::UnixSeconds;
 use nyx_proto::{ArithOp, Exptime, Out, Store, StoreVerb, TooLarge, reply};
-use nyx_store::{Condition, DeleteOutcome, Item, KeyHash, Put, PutOutcome, Side};
+use nyx_store::{Condition, DeleteOutcome, Item, KeyHash, Put, PutOutcome, Side, TouchOutcome};
 
 /// The longest decimal `u64`.
 const NUMBER_LEN_MAX: usize = 20;
@@ -22,6 +22,8 @@ pub(crate) enum Arith {
     NotFound,
     Exists,
     NotANumber,
+    /// The number is on a deep device.
+    Not(Step),
     Failed(PutOutcome),
 }
 
@@ -69,6 +71,9 @@ impl<'e> Cx<'e, '_> {
             StoreVerb::Prepend => self.extend(&put, Side::Prepend),
             _ => self.put(&put),
         };
+        if let PutOutcome::Away(away) = outcome {
+            return Step::Away(away);
+        }
         if store.verb == StoreVerb::Cas {
             self.count_cas(outcome);
         }
@@ -87,6 +92,7 @@ impl<'e> Cx<'e, '_> {
             .store
             .put(self.writer, &mut self.lane, put, self.now.unix);
         self.count_put(outcome);
+        self.write_back();
         outcome
     }
 
@@ -99,6 +105,9 @@ impl<'e> Cx<'e, '_> {
     }
 
     fn count_put(&mut self, outcome: PutOutcome) {
+        if matches!(outcome, PutOutcome::Away(_)) {
+            return;
+        }
         self.counters.cmd_set.add(1);
         match outcome {
             PutOutcome::TooLarge => self.counters.store_too_large.add(1),
@@ -137,6 +146,7 @@ impl<'e> Cx<'e, '_> {
             DeleteOutcome::Deleted => self.counters.delete_hits.add(1),
             DeleteOutcome::NotFound => self.counters.delete_misses.add(1),
             DeleteOutcome::Exists => self.counters.cas_badval.add(1),
+            DeleteOutcome::Away(_) => {}
         }
     }
 
@@ -154,6 +164,7 @@ impl<'e> Cx<'e, '_> {
             DeleteOutcome::Deleted => reply::deleted(out),
             DeleteOutcome::NotFound => reply::not_found(out),
             DeleteOutcome::Exists => reply::exists(out),
+            DeleteOutcome::Away(away) => return Step::Away(away),
         }
         Step::Done
     }
@@ -194,12 +205,15 @@ impl<'e> Cx<'e, '_> {
         let found = self
             .store
             .touch(self.writer, &mut self.lane, key, hash, expiry, unix);
+        if let TouchOutcome::Away(away) = found {
+            return Step::Away(away);
+        }
         self.counters.cmd_touch.add(1);
-        match found {
+        match found.is_touched() {
             true => self.counters.touch_hits.add(1),
             false => self.counters.touch_misses.add(1),
         }
-        match found {
+        match found.is_touched() {
             _ if noreply => {}
             true => reply::touched(out),
             false => reply::not_found(out),
@@ -244,6 +258,7 @@ impl<'e> Cx<'e, '_> {
         let result = self.change_number(key, hash, &change);
         self.count_arith(op, &result);
         match result {
+            Arith::Not(step) => return step,
             _ if noreply => {}
             Arith::Done { value, .. } => reply::number(out, value),
             Arith::NotFound => reply::not_found(out),
@@ -269,9 +284,16 @@ impl<'e> Cx<'e, '_> {
     /// Reads a number, changes it and stores it where nobody else has changed it meanwhile.
     pub(crate) fn change_number(&mut self, key: &[u8], hash: KeyHash, change: &Change) -> Arith {
         for _ in 0..ARITH_TRIES {
-            let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+            let Some(mut item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
                 return Arith::NotFound;
             };
+            if item.is_deep() {
+                match self.reach(&mut item) {
+                    Reach::Here => {}
+                    Reach::Lost => return Arith::NotFound,
+                    Reach::Not(step) => return Arith::Not(step),
+                }
+            }
             let seen = item.cas(&mut self.lane);
             if change.cas.is_some_and(|asked| asked != seen) {
                 return Arith::Exists;
@@ -326,5 +348,6 @@ pub(crate) fn answer_put(outcome: PutOutcome, out: &mut Out) {
         PutOutcome::NotFound => reply::not_found(out),
         PutOutcome::TooLarge => reply::too_large(out),
         PutOutcome::OutOfMemory => reply::out_of_memory(out),
+        PutOutcome::Away(_) => unreachable!("who has to come again is not answered"),
     }
 }

@@ -4,12 +4,15 @@ use nyx_base::Bytes;
 use nyx_gate::Device;
 use nyx_policy::Policy;
 use nyx_store::{Eviction, Keep, Layout, StoreError, Tree};
+use nyx_tier::Deep;
 use std::sync::Arc;
 
 /// Everything that an engine runs on. Devices and prices are made by the driver.
 pub struct EngineConfig {
     /// The devices.
     pub devices: Vec<Arc<Device>>,
+    /// Devices of blocks, for values that leave the others.
+    pub deep_devices: Vec<Arc<Deep>>,
     /// The tenants; a tenant's id is its place here.
     pub tenants: Vec<TenantConfig>,
     /// How many tenants there may ever be; where there are more from the start, as many as those.
@@ -45,6 +48,21 @@ pub struct TenantConfig {
     pub keep: Option<Keep>,
     /// How ranges of its keys are asked for; none where they cannot be.
     pub ranges: Option<Ranges>,
+    /// Its share of a deep device; none where it has none.
+    pub deep: Option<DeepShare>,
+}
+
+/// A tenant's share of a deep device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeepShare {
+    /// Which deep device, by place.
+    pub device: usize,
+    /// What of it is the tenant's.
+    pub size: Bytes,
+    /// Values of less bytes do not go there.
+    pub item_len_min: u32,
+    /// What may be written to it in a day; none where there is no bound.
+    pub day: Option<Bytes>,
 }
 
 /// How a tenant's keys are asked for in their order.

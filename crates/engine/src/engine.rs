@@ -3,21 +3,23 @@
 use crate::config::{EngineConfig, EngineError};
 use crate::control::Controller;
 use crate::counters::Counters;
-use crate::ground::{Given, Ground};
+use crate::ground::{AllGiven, Ground};
 use crate::session::Session;
 use crate::tenant::Tenant;
 use crate::tenants::Tenants;
 use crate::worker::Worker;
 use nyx_base::{Clock, Instant, Now, TenantId, WorkerId};
-use nyx_gate::{Device, Gate, Lane, Tolls};
+use nyx_gate::{Device, Gate};
 use nyx_proto::{Command, KeyBuf, Limits, Out, reply};
-use nyx_store::{Eras, KeyHash, Likely, Store, Writer};
+use nyx_store::{Eras, Item, KeyHash, Likely, Presence, Store, Writer};
+use nyx_tier::{Away, Deep, Hand, Lane, Tolls};
 use std::sync::{Arc, Mutex};
 
 /// The tenants of a process and who decides over them. Shared by all workers.
 pub struct Engine {
     pub(crate) tenants: Tenants,
     pub(crate) devices: Vec<Arc<Device>>,
+    deep_devices: Vec<Arc<Deep>>,
     pub(crate) eras: Arc<Eras>,
     pub(crate) controller: Mutex<Controller>,
     pub(crate) ground: Mutex<Ground>,
@@ -49,6 +51,14 @@ pub enum Outcome {
         /// When to ask again; [`Instant::NEVER`] means when the controller has ticked.
         until: Instant,
     },
+    /// A value is being fetched from a deep device: execute the same request again when that has
+    /// landed. What it had answered so far may be sent.
+    Away {
+        /// Whose value.
+        tenant: TenantId,
+        /// What to wait for.
+        away: Away,
+    },
     /// The answer is as long as a driver should have to hold: execute the same request again when
     /// what there is of it has been sent.
     Full,
@@ -71,6 +81,16 @@ pub(crate) enum Step {
     Done,
     Wait(Instant),
     Busy,
+    Away(Away),
+}
+
+/// What became of the value of an item that was found.
+pub(crate) enum Reach {
+    Here,
+    /// It could not be read: the item is gone.
+    Lost,
+    /// Not yet.
+    Not(Step),
 }
 
 /// A tenant and a worker's hands on it, for the length of one command.
@@ -91,6 +111,30 @@ impl Cx<'_, '_> {
         self.pass(gate)
     }
 
+    /// Whether the value of an item may and can be read now: the gate of the device that it is on
+    /// is asked, and what is deep is fetched. What has landed has been paid for.
+    #[inline]
+    pub(crate) fn reach(&mut self, item: &mut Item<'_>) -> Reach {
+        if item.is_deep() {
+            return self.reach_deep(item);
+        }
+        match self.turn() {
+            Step::Done => Reach::Here,
+            step => Reach::Not(step),
+        }
+    }
+
+    #[cold]
+    fn reach_deep(&mut self, item: &mut Item<'_>) -> Reach {
+        let (worker, now) = (self.writer.worker(), self.now.mono);
+        match self.store.fetch(worker, &mut self.lane, item, now) {
+            Presence::Here => Reach::Here,
+            Presence::Lost => Reach::Lost,
+            Presence::Away(away) => Reach::Not(Step::Away(away)),
+            Presence::Closed(gate) => Reach::Not(self.pass(gate)),
+        }
+    }
+
     /// Takes some steps of background work, if there is any, as long as the tenant may access its
     /// device or they are urgent; whether there is more.
     fn while_open(
@@ -106,6 +150,15 @@ impl Cx<'_, '_> {
             more = step(self);
         }
         more
+    }
+
+    /// Sets off what waits to be written to the deep device, as far as that takes it now.
+    #[inline]
+    pub(crate) fn write_back(&mut self) {
+        if self.store.has_to_write(self.writer) {
+            let now = self.now.mono;
+            self.store.write_back(self.writer, &mut self.lane, now);
+        }
     }
 
     /// What the gate said.
@@ -128,6 +181,7 @@ pub(crate) fn conclude(tenant: TenantId, step: Step, out: &mut Out) -> Outcome {
     match step {
         Step::Done => Outcome::Done,
         Step::Wait(until) => Outcome::Held { tenant, until },
+        Step::Away(away) => Outcome::Away { tenant, away },
         Step::Busy => {
             reply::busy(out);
             Outcome::Done
@@ -141,8 +195,9 @@ impl Engine {
         let eras = Arc::new(Eras::new(config.workers));
         let room = config.tenants_max.max(config.tenants.len());
         let mut ground = Ground {
-            given: vec![Given::default(); config.devices.len()],
+            given: AllGiven::nothing(config.devices.len(), config.deep_devices.len()),
             devices: config.devices.clone(),
+            deep_devices: config.deep_devices.clone(),
             eras: eras.clone(),
             workers: config.workers,
             hash_seed: config.hash_seed,
@@ -155,6 +210,7 @@ impl Engine {
         let engine = Engine {
             tenants,
             devices: config.devices,
+            deep_devices: config.deep_devices,
             eras,
             controller,
             ground: Mutex::new(ground),
@@ -165,6 +221,8 @@ impl Engine {
     }
 
     /// The hands of `worker`: make them once, on the thread that will use them.
+    ///
+    /// Panics where the system has no queues to a deep device.
     pub fn worker(&self, worker: WorkerId, clock: Arc<dyn Clock>) -> Worker {
         let mut worker = Worker {
             tolls: Tolls::new(worker, clock),
@@ -173,6 +231,11 @@ impl Engine {
             maintained: 0,
             unfinished: false,
         };
+        for deep in &self.deep_devices {
+            let hand = Hand::new(deep.clone());
+            let no_queues = |error| panic!("deep device {:?}: {error}", deep.name);
+            worker.tolls.add(hand.unwrap_or_else(no_queues));
+        }
         self.open(&mut worker);
         worker
     }
@@ -183,6 +246,11 @@ impl Engine {
             let (account, budget) = (tenant.account(worker.id()), tenant.budget.clone());
             let device = tenant.device.clone();
             worker.tolls.open(tenant.id, device, account, budget);
+            if let Some(deep) = &tenant.deep {
+                let (account, budget) = (deep.account(worker.id()), deep.budget.clone());
+                let tolls = &mut worker.tolls;
+                tolls.open_deep(tenant.id, &deep.device, account, budget);
+            }
             worker.writers.push(tenant.store.writer(worker.id()));
         }
     }
@@ -420,6 +488,19 @@ impl Engine {
         self.cx(worker, tenant, now)
     }
 
+    /// Takes in what has landed from deep devices since, and tells of what somebody may wait for:
+    /// execute those requests again. Within no batch. Call it when a hand's event says so, and
+    /// again while [`Worker::is_restless`].
+    pub fn land(&self, worker: &mut Worker, now: Now, landed: impl FnMut(Away)) {
+        worker.tolls.land(now.mono, landed);
+        while let Some(done) = worker.tolls.next_written() {
+            let mut cx = self.cx(worker, done.tenant, now);
+            let what = (done.tag, done.is_done);
+            cx.store.written(cx.writer, &mut cx.lane, what, now.unix);
+            cx.write_back();
+        }
+    }
+
     /// Bounded housekeeping of one worker: frees what has expired, some tenants at a time. True
     /// where there is more to do at once.
     pub fn maintain(&self, worker: &mut Worker, now: Now) -> bool {
@@ -451,6 +532,7 @@ impl Engine {
         let orders = cx.while_open(false, cx.store.is_reordering(), |cx| {
             cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
         });
+        cx.write_back();
         let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
         let rewrites = cx.while_open(is_urgent, cx.store.is_rewriting(), |cx| {
             cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)

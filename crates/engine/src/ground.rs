@@ -16,7 +16,8 @@ use crate::tenant::Tenant;
 use nyx_base::{Bytes, TenantId};
 use nyx_gate::Device;
 use nyx_policy::Policy;
-use nyx_store::{Eras, Store, StoreConfig};
+use nyx_store::{DeepPart, Eras, Store, StoreConfig};
+use nyx_tier::Deep;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
@@ -29,8 +30,27 @@ pub(crate) struct Ground {
     pub(crate) hash_seed: u64,
     /// How many tenants there may ever be.
     pub(crate) room: usize,
-    /// Of each device, what is given away.
-    pub(crate) given: Vec<Given>,
+    pub(crate) deep_devices: Vec<Arc<Deep>>,
+    /// What is given away.
+    pub(crate) given: AllGiven,
+}
+
+/// Of each device what is given away, and of each deep one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AllGiven {
+    fast: Vec<Given>,
+    deep: Vec<Given>,
+}
+
+impl AllGiven {
+    /// Nothing, of so many devices and so many deep ones.
+    pub(crate) fn nothing(fast: usize, deep: usize) -> AllGiven {
+        let nothing = |count| vec![Given::default(); count];
+        AllGiven {
+            fast: nothing(fast),
+            deep: nothing(deep),
+        }
+    }
 }
 
 /// Which ranges of a device are given away, in bytes, in the order of their begins.
@@ -72,7 +92,7 @@ impl Ground {
         let mut given = self.given.clone();
         let bases: Vec<Option<u64>> = tenants
             .iter()
-            .map(|tenant| self.base_in_image(tenant, &mut given))
+            .map(|tenant| self.base_in_image(tenant, &mut given.fast))
             .collect();
         let ids = (first..wanted).map(|at| TenantId(at as u16));
         let made = ids
@@ -88,20 +108,18 @@ impl Ground {
         id: TenantId,
         tenant: TenantConfig,
         base: Option<u64>,
-        given: &mut [Given],
+        given: &mut AllGiven,
     ) -> Result<Tenant, EngineError> {
-        let Some(device) = self.devices.get(tenant.device) else {
-            return Err(EngineError::NoSuchDevice {
-                tenant: tenant.name,
-                device: tenant.device,
-                devices: self.devices.len(),
-            });
-        };
+        let device = find(&self.devices, tenant.device, &tenant)?;
         let len = medium_len(tenant.size.0, tenant.segment_bytes);
         let base = match base {
             Some(base) => base,
-            None => range_for(device, &tenant, len, &mut given[tenant.device])?,
+            None => {
+                let there = (&*device.name, device.media.len());
+                range_for(there, &tenant, len, &mut given.fast[tenant.device])?
+            }
         };
+        let deep = self.deep_part(&tenant, &mut given.deep)?;
         let store = StoreConfig {
             size: tenant.size.0,
             medium_base: base,
@@ -114,12 +132,36 @@ impl Ground {
             hash_seed: self.hash_seed.wrapping_add(u64::from(id.0)),
             keep: tenant.keep.clone(),
             order: tenant.ranges.map(|ranges| ranges.tree),
+            deep: deep.as_ref().map(|&(_, part)| part),
         };
         let store = Store::new(store, self.eras.clone()).map_err(|source| EngineError::Store {
             tenant: tenant.name.clone(),
             source,
         })?;
-        Ok(Tenant::new(id, tenant, store, device.clone(), self.workers))
+        let devices = (device.clone(), deep.map(|(deep, _)| deep));
+        Ok(Tenant::new(id, tenant, store, devices, self.workers))
+    }
+
+    /// A tenant's deep device and what it gets of it; none where it has none.
+    fn deep_part(
+        &self,
+        tenant: &TenantConfig,
+        given: &mut [Given],
+    ) -> Result<Option<(Arc<Deep>, DeepPart)>, EngineError> {
+        let Some(share) = tenant.deep else {
+            return Ok(None);
+        };
+        let deep = find(&self.deep_devices, share.device, tenant)?;
+        let len = medium_len(share.size.0, tenant.segment_bytes);
+        let there = (&*deep.name, deep.file().len_bytes());
+        let base = range_for(there, tenant, len, &mut given[share.device])?;
+        let part = DeepPart {
+            base,
+            len,
+            item_len_min: share.item_len_min,
+            day_bytes: share.day.map(|day| day.0),
+        };
+        Ok(Some((deep.clone(), part)))
     }
 
     /// Where the range of a tenant begins that its image names, which is given to it.
@@ -167,20 +209,33 @@ impl Engine {
     }
 }
 
-/// Gives a tenant the first range that is long enough.
+/// The device at a place that a tenant names.
+fn find<'d, T>(
+    devices: &'d [Arc<T>],
+    at: usize,
+    tenant: &TenantConfig,
+) -> Result<&'d Arc<T>, EngineError> {
+    devices.get(at).ok_or_else(|| EngineError::NoSuchDevice {
+        tenant: tenant.name.clone(),
+        device: at,
+        devices: devices.len(),
+    })
+}
+
+/// Gives a tenant the first range that is long enough, of a device with a name and so many bytes.
 fn range_for(
-    device: &Device,
+    (device, device_len): (&str, u64),
     tenant: &TenantConfig,
     len: u64,
     given: &mut Given,
 ) -> Result<u64, EngineError> {
-    let gaps = || given.gaps(device.media.len());
+    let gaps = || given.gaps(device_len);
     let gap = gaps().find(|gap| gap.end - gap.start >= len);
     let Some(gap) = gap else {
         let left = gaps().map(|gap| gap.end - gap.start).max();
         return Err(EngineError::DeviceFull {
-            device: device.name.clone(),
-            len: Bytes(device.media.len()),
+            device: device.to_owned(),
+            len: Bytes(device_len),
             tenant: tenant.name.clone(),
             size: Bytes(len),
             left: Bytes(left.unwrap_or_default()),

@@ -7,7 +7,8 @@
 //! The road of a command through it: [`Engine::request`] binds a parsed command to its tenant and
 //! hashes its key, the `warm_*` calls bring what it will touch near, [`Engine::execute`] does it. A
 //! command whose tenant has had its part comes back as [`Outcome::Held`] and is asked again later;
-//! nothing waits inside.
+//! nothing waits inside. One whose value is on a deep device and not here yet comes back as
+//! [`Outcome::Away`].
 //!
 //! * [`config`]: what an engine is made from. [`session`]: what a connection may reach.
 //! * [`tenant`]: one cache instance. [`tenants`]: their table, which only grows.
@@ -30,7 +31,7 @@ pub mod tenant;
 pub mod tenants;
 mod worker;
 
-pub use config::{EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
+pub use config::{DeepShare, EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
 pub use durable::Settled;
 pub use engine::{Engine, Outcome, Request};
 pub use nyx_store::{Journal, SyncMode};

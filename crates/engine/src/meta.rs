@@ -4,7 +4,7 @@
 //! (`R`) or stale is to be replaced by exactly one client, the one that *won*.
 
 use crate::change::{Arith, Change};
-use crate::engine::{Cx, Step};
+use crate::engine::{Cx, Reach, Step};
 use nyx_base::UnixSeconds;
 use nyx_proto::reply::{self, MetaFacts, MetaStatus};
 use nyx_proto::{
@@ -26,15 +26,17 @@ impl<'e> Cx<'e, '_> {
         let mut scratch = KeyBuf::default();
         let key = meta.head.decode_key(&mut scratch);
         let now = self.now.unix;
-        let Some(item) = self.store.get(&mut self.lane, key, hash, now) else {
+        let Some(mut item) = self.store.get(&mut self.lane, key, hash, now) else {
             return self.meta_miss(meta, key, hash, out);
         };
         let wants_value =
             meta.wants_value() && meta.cas().is_none_or(|cas| cas != item.cas(&mut self.lane));
-        if wants_value {
-            match self.turn() {
-                Step::Done => {}
-                other => return other,
+        // A touch may have to write a deep item again.
+        if wants_value || meta.ttl().is_some() && item.is_deep() {
+            match self.reach(&mut item) {
+                Reach::Here => {}
+                Reach::Lost => return self.meta_miss(meta, key, hash, out),
+                Reach::Not(step) => return step,
             }
         }
         self.count_meta_get(true);
@@ -61,6 +63,8 @@ impl<'e> Cx<'e, '_> {
                 .touch(self.writer, &mut self.lane, key, hash, end, now);
             self.counters.cmd_touch.add(1);
             self.counters.touch_hits.add(1);
+        } else {
+            self.promote(item);
         }
         Step::Done
     }
@@ -168,7 +172,6 @@ impl<'e> Cx<'e, '_> {
             Step::Done => {}
             other => return other,
         }
-        self.counters.cmd_meta.add(1);
         let mut scratch = KeyBuf::default();
         let key = meta.head.decode_key(&mut scratch);
         let condition = match (meta.verb, meta.cas()) {
@@ -195,6 +198,10 @@ impl<'e> Cx<'e, '_> {
             StoreVerb::Prepend => self.meta_extend(meta, &put, Side::Prepend),
             _ => self.put(&put),
         };
+        if let PutOutcome::Away(away) = outcome {
+            return Step::Away(away);
+        }
+        self.counters.cmd_meta.add(1);
         if meta.cas().is_some() {
             self.count_cas(outcome);
         }
@@ -218,6 +225,7 @@ impl<'e> Cx<'e, '_> {
                 reply::too_large(out);
             }
             PutOutcome::OutOfMemory => reply::out_of_memory(out),
+            PutOutcome::Away(_) => unreachable!("who has to come again is not answered"),
         }
         Step::Done
     }
@@ -258,7 +266,6 @@ impl<'e> Cx<'e, '_> {
                 other => return other,
             }
         }
-        self.counters.cmd_meta.add(1);
         let mut scratch = KeyBuf::default();
         let key = meta.head.decode_key(&mut scratch);
         let condition = Self::condition(meta.cas());
@@ -278,6 +285,10 @@ impl<'e> Cx<'e, '_> {
         } else {
             self.remove(key, hash, condition)
         };
+        if let DeleteOutcome::Away(away) = outcome {
+            return Step::Away(away);
+        }
+        self.counters.cmd_meta.add(1);
         self.count_delete(outcome);
         match outcome {
             DeleteOutcome::Deleted => reply::meta_deleted(out, &meta.head),
@@ -285,6 +296,7 @@ impl<'e> Cx<'e, '_> {
                 reply::meta_status(out, &meta.head, MetaStatus::NotFound);
             }
             DeleteOutcome::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
+            DeleteOutcome::Away(_) => unreachable!("who has to come again is not answered"),
         }
         Step::Done
     }
@@ -331,7 +343,6 @@ impl<'e> Cx<'e, '_> {
             Step::Done => {}
             other => return other,
         }
-        self.counters.cmd_meta.add(1);
         let mut scratch = KeyBuf::default();
         let key = meta.head.decode_key(&mut scratch);
         let change = Change {
@@ -345,6 +356,10 @@ impl<'e> Cx<'e, '_> {
         if let (Arith::NotFound, Some(ttl)) = (&result, meta.vivify()) {
             result = self.create_number(meta, key, hash, self.end_of(ttl), &change);
         }
+        if let Arith::Not(step) = result {
+            return step;
+        }
+        self.counters.cmd_meta.add(1);
         self.count_arith(meta.op, &result);
         self.keep_cas(&meta.head, key, hash);
         self.answer_arith(meta, &result, out);
@@ -390,6 +405,7 @@ impl<'e> Cx<'e, '_> {
             Arith::NotFound => reply::meta_status(out, &meta.head, MetaStatus::NotFound),
             Arith::Exists => reply::meta_status(out, &meta.head, MetaStatus::Exists),
             Arith::NotANumber => reply::non_numeric(out),
+            Arith::Not(_) => unreachable!("who has to come again is not answered"),
             Arith::Failed(PutOutcome::TooLarge) => reply::too_large(out),
             Arith::Failed(_) => reply::out_of_memory(out),
         }

@@ -3,7 +3,7 @@
 //! A miss costs nothing and is never held (NyxCache section 4.2: "misses in look-aside caches are
 //! simply returned after checking the index"): the gate is asked only when an item was found.
 
-use crate::engine::{Cx, Engine, Outcome, Step, conclude};
+use crate::engine::{Cx, Engine, Outcome, Reach, Step, conclude};
 use crate::session::Session;
 use crate::worker::Worker;
 use arrayvec::ArrayVec;
@@ -78,7 +78,7 @@ impl Engine {
                 }
             }
             self.warm_window(worker, &window);
-            for wanted in &window {
+            for (at, wanted) in window.iter().enumerate() {
                 if out.len() - before >= PART_BYTES {
                     return Outcome::Full;
                 }
@@ -90,6 +90,9 @@ impl Engine {
                     } else {
                         session.keys_done
                     };
+                    if matches!(step, Step::Away(_)) {
+                        self.fetch_window(worker, &window[at + 1..], now);
+                    }
                     return conclude(wanted.tenant, step, out);
                 }
                 session.keys_done = wanted.place;
@@ -98,6 +101,15 @@ impl Engine {
         session.keys_done = 0;
         reply::end(out);
         Outcome::Done
+    }
+
+    /// Begins to fetch the others of a window one of which is waited for.
+    #[cold]
+    fn fetch_window(&self, worker: &mut Worker, window: &[Wanted<'_>], now: Now) {
+        for wanted in window {
+            self.cx(worker, wanted.tenant, now)
+                .fetch_ahead(wanted.key, wanted.hash);
+        }
     }
 
     fn warm_window(&self, worker: &mut Worker, window: &[Wanted<'_>]) {
@@ -123,18 +135,13 @@ impl<'e> Cx<'e, '_> {
     /// One key of a retrieval: its `VALUE` block, or nothing where it is not there.
     #[inline]
     fn get(&mut self, get: &Get<'_>, key: &[u8], hash: KeyHash, out: &mut Out) -> Step {
-        let Some(item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
-            self.counters.cmd_get.add(1);
-            self.counters.get_misses.add(1);
-            if get.touch.is_some() {
-                self.counters.cmd_touch.add(1);
-                self.counters.touch_misses.add(1);
-            }
-            return Step::Done;
+        let Some(mut item) = self.store.get(&mut self.lane, key, hash, self.now.unix) else {
+            return self.miss(get);
         };
-        match self.turn() {
-            Step::Done => {}
-            other => return other,
+        match self.reach(&mut item) {
+            Reach::Here => {}
+            Reach::Lost => return self.miss(get),
+            Reach::Not(step) => return step,
         }
         if get.touch.is_some() && self.journal_turn() != Step::Done {
             return self.journal_turn();
@@ -142,7 +149,10 @@ impl<'e> Cx<'e, '_> {
         self.counters.cmd_get.add(1);
         self.counters.get_hits.add(1);
         match get.touch {
-            None => self.send(item, key, get.with_cas, out),
+            None => {
+                self.send(item, key, get.with_cas, out);
+                self.promote(item);
+            }
             Some(exptime) => {
                 self.counters.cmd_touch.add(1);
                 self.counters.touch_hits.add(1);
@@ -161,6 +171,35 @@ impl<'e> Cx<'e, '_> {
             }
         }
         Step::Done
+    }
+
+    fn miss(&mut self, get: &Get<'_>) -> Step {
+        self.counters.cmd_get.add(1);
+        self.counters.get_misses.add(1);
+        if get.touch.is_some() {
+            self.counters.cmd_touch.add(1);
+            self.counters.touch_misses.add(1);
+        }
+        Step::Done
+    }
+
+    /// What was asked for often enough comes back from the deep device, when it has been answered.
+    #[inline]
+    pub(crate) fn promote(&mut self, item: Item<'e>) {
+        if item.is_deep() {
+            self.store
+                .promote(self.writer, &mut self.lane, &item, self.now.unix);
+            self.write_back();
+        }
+    }
+
+    /// Begins to fetch what will be asked for next.
+    fn fetch_ahead(&mut self, key: &[u8], hash: KeyHash) {
+        if let Some(mut item) = self.store.get(&mut self.lane, key, hash, self.now.unix)
+            && item.is_deep()
+        {
+            self.reach(&mut item);
+        }
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use crate::counters::{Counters, Counts};
 use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Usage};
 use nyx_store::Store;
+use nyx_tier::Deep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -15,10 +16,24 @@ pub struct Tenant {
     pub(crate) store: Store,
     pub(crate) budget: Arc<Budget>,
     pub(crate) device: Arc<Device>,
+    pub(crate) deep: Option<DeepSide>,
     accounts: Vec<Arc<CachePadded<Account>>>,
     counters: Vec<Arc<CachePadded<Counters>>>,
     latencies: Vec<CachePadded<LatencyCounter>>,
     measured: AtomicBool,
+}
+
+/// What a tenant has on a deep device besides its values.
+pub(crate) struct DeepSide {
+    pub(crate) device: Arc<Deep>,
+    pub(crate) budget: Arc<Budget>,
+    accounts: Vec<Arc<CachePadded<Account>>>,
+}
+
+impl DeepSide {
+    pub(crate) fn account(&self, worker: WorkerId) -> Arc<CachePadded<Account>> {
+        self.accounts[worker.index()].clone()
+    }
 }
 
 impl Tenant {
@@ -26,15 +41,21 @@ impl Tenant {
         id: TenantId,
         config: TenantConfig,
         store: Store,
-        device: Arc<Device>,
+        (device, deep): (Arc<Device>, Option<Arc<Deep>>),
         workers: u16,
     ) -> Tenant {
+        let deep = deep.map(|device| DeepSide {
+            device,
+            budget: Arc::new(Budget::unlimited()),
+            accounts: (0..workers).map(|_| Arc::default()).collect(),
+        });
         Tenant {
             id,
             config,
             store,
             budget: Arc::new(Budget::unlimited()),
             device,
+            deep,
             accounts: (0..workers).map(|_| Arc::default()).collect(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             latencies: (0..workers).map(|_| CachePadded::default()).collect(),
@@ -73,6 +94,12 @@ impl Tenant {
             .iter()
             .map(|a| a.usage())
             .fold(Usage::default(), |sum, one| sum + one)
+    }
+
+    /// What it has used of its deep device, all workers together; none where it has none.
+    pub fn deep_usage(&self) -> Option<Usage> {
+        let accounts = self.deep.as_ref()?.accounts.iter();
+        Some(accounts.fold(Usage::default(), |sum, one| sum + one.usage()))
     }
 
     /// What one worker has used of its device on its behalf.

@@ -3,8 +3,8 @@
 //! *Thread safety*: belongs to one thread. Dropping it (or [`Worker::leave`]) ends its era.
 
 use nyx_base::{Nanos, TenantId, WorkerId};
-use nyx_gate::Tolls;
 use nyx_store::{Eras, Writer};
+use nyx_tier::{Hand, Tolls};
 use std::sync::Arc;
 
 /// One worker's own state. Made by [`crate::Engine::worker`].
@@ -44,6 +44,16 @@ impl Worker {
         self.tolls.settle();
     }
 
+    /// Its hands on deep devices, in their order, to watch their events.
+    pub fn deep_hands(&mut self) -> &mut [Hand] {
+        self.tolls.hands()
+    }
+
+    /// Whether [`crate::Engine::land`] is to be called again without waiting for an event.
+    pub fn is_restless(&self) -> bool {
+        self.tolls.is_restless()
+    }
+
     /// Ends the last batch. Call it before waiting for events.
     #[inline]
     pub fn leave(&mut self) {
@@ -51,7 +61,7 @@ impl Worker {
     }
 
     #[inline]
-    pub(crate) fn hands(&mut self, tenant: TenantId) -> (nyx_gate::Lane<'_>, &mut Writer) {
+    pub(crate) fn hands(&mut self, tenant: TenantId) -> (nyx_tier::Lane<'_>, &mut Writer) {
         (self.tolls.lane(tenant), &mut self.writers[tenant.index()])
     }
 }

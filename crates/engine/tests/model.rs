@@ -10,7 +10,7 @@ use nyx_store::{Eviction, Layout};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use reference::Reference;
-use rig::{Rig, START_S, roomy};
+use rig::{Rig, START_S, deep, roomy};
 use script::{Op, scripts};
 
 /// One command on both, and what they answered.
@@ -45,6 +45,10 @@ fn run(script: Vec<Op>, tenant: TenantConfig, sent: &mut String) -> Result<(), T
                 sent.push_str("  (housekeeping)\n");
                 let now = rig.now();
                 rig.engine.maintain(&mut rig.worker, now);
+                // An item without a value has nothing to go deep with: it would be evicted.
+                if !reference.has_an_empty_value() {
+                    push_deep(&mut rig);
+                }
                 continue;
             }
             _ => {}
@@ -60,9 +64,24 @@ fn run(script: Vec<Op>, tenant: TenantConfig, sent: &mut String) -> Result<(), T
         sent.push_str(&format!("  {}\n", op.wire().escape_ascii()));
         step(&mut rig, &mut reference, &op)?;
     }
-    let evictions = rig.engine.tenants()[0].store().figures().evictions;
+    let figures = rig.engine.tenants()[0].store().figures();
+    let evictions = figures.evictions + figures.deep.map_or(0, |deep| deep.evictions + deep.lost);
     prop_assert_eq!(evictions, 0, "the reference knows of no eviction");
     Ok(())
+}
+
+/// Stores so much else where there is a deep device that whatever was there before goes deep.
+fn push_deep(rig: &mut Rig) {
+    if rig.deep.is_none() {
+        return;
+    }
+    let mut session = rig.to(0);
+    let value = "x".repeat(4000);
+    for number in 0..2000 {
+        let request = format!("set filler-{number} 0 0 4000 noreply\r\n{value}\r\n");
+        rig.ask(&mut session, request.as_bytes());
+        rig.land();
+    }
 }
 
 fn cases(cases: u32) -> ProptestConfig {
@@ -95,5 +114,14 @@ proptest! {
     fn it_is_the_same_under_another_eviction(script in scripts()) {
         let merge = TenantConfig { eviction: Eviction::Merge, ..roomy("one") };
         play(script, merge)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    #[test]
+    fn it_is_the_same_on_two_devices(script in scripts()) {
+        play(script, deep("one"))?;
     }
 }

@@ -425,6 +425,7 @@ fn many_newcomers_under_load_of_several_workers() {
     };
     let engine = Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
+        deep_devices: Vec::new(),
         tenants: vec![small("zero")],
         tenants_max: room,
         policy: Box::new(Unlimited),

@@ -166,6 +166,13 @@ impl EngineWork {
                 member.stop = Some(Stop::Held { tenant, until });
                 member.cursor = entry.at;
             }
+            // No configuration gives a tenant a deep device yet: nobody watches one.
+            Outcome::Away { tenant, .. } => {
+                conn.held_since.get_or_insert(now.mono);
+                let until = now.mono;
+                member.stop = Some(Stop::Held { tenant, until });
+                member.cursor = entry.at;
+            }
             Outcome::Full => {
                 member.stop = Some(Stop::Full);
                 member.cursor = entry.at;

@@ -16,13 +16,14 @@
 use clap::Parser;
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
 use nyx_gate::cost::STEPS;
-use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
+use nyx_gate::{Account, Budget, CostTable, Device};
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
 use nyx_store::{
     Durability, Eras, Eviction, Keep, KeyHash, Layout, Likely, Purpose, Put, PutOutcome, Store,
     StoreConfig, Writer,
 };
+use nyx_tier::{Lane, Tolls};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
@@ -100,6 +101,7 @@ impl Rig {
             hash_seed: fastrand::u64(..),
             keep,
             order: None,
+            deep: None,
         };
         let eras = Arc::new(Eras::new(workers));
         let media: Arc<dyn Media> = Arc::new(medium);

@@ -8,14 +8,16 @@
 //!
 //! *Thread safety*: as `store`.
 
-use crate::header::{Checks, Header, State};
+use crate::header::{Header, State};
 use crate::items::{Draft, Source};
 use crate::journal::{self, Kind};
-use crate::request::{Condition, DeleteOutcome, KeyHash, Put, PutOutcome, Side, Value};
+use crate::request::{
+    Condition, DeleteOutcome, KeyHash, Presence, Put, PutOutcome, Side, TouchOutcome, Value,
+};
 use crate::store::{Expect, Found, News, Store};
 use crate::writer::{Lot, Writer};
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
+use nyx_tier::Lane;
 
 /// What to invalidate, and how.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,7 @@ impl Store {
         match self.write_again(w, lane, (key, hash), condition, &change, now) {
             PutOutcome::Stored { .. } => DeleteOutcome::Deleted,
             PutOutcome::Exists => DeleteOutcome::Exists,
+            PutOutcome::Away(away) => DeleteOutcome::Away(away),
             PutOutcome::OutOfMemory => self.delete(w, lane, key, hash, condition, now),
             _ => {
                 // The journal may have an item that was evicted since.
@@ -101,9 +104,8 @@ impl Store {
         }
     }
 
-    /// Gives an item a new end; one that has come removes it. False where there is no such item, or
-    /// none any longer: one for which there is no room to write it again goes (items get room for
-    /// an expiry only when they need it).
+    /// Gives an item a new end; one that has come removes it. One for which there is no room to
+    /// write it again goes (items get room for an expiry only when they need it).
     pub fn touch(
         &self,
         w: &mut Writer,
@@ -112,30 +114,32 @@ impl Store {
         hash: KeyHash,
         expiry: UnixSeconds,
         now: UnixSeconds,
-    ) -> bool {
+    ) -> TouchOutcome {
         if expiry <= now {
-            let outcome = self.delete(w, lane, key, hash, Condition::Always, now);
-            return outcome == DeleteOutcome::Deleted;
+            return match self.delete(w, lane, key, hash, Condition::Always, now) {
+                DeleteOutcome::Deleted => TouchOutcome::Touched,
+                _ => TouchOutcome::NotFound,
+            };
         }
         self.begin(w, now);
         let whole = self.approach(hash.0);
         let guard = self.index.lock(w.worker(), hash.0);
         let Some((_, found)) = self.find_locked(lane, &guard, key) else {
-            return false;
+            return TouchOutcome::NotFound;
         };
         let Found { place, header } = found;
         if self.is_ended(&header, place, now) || !whole && !self.is_whole(lane, hash, found) {
-            return false;
+            return TouchOutcome::NotFound;
         }
         if header.expiry == expiry {
-            return true;
+            return TouchOutcome::Touched;
         }
         if header.expiry != UnixSeconds::NEVER && expiry != UnixSeconds::NEVER {
             self.intend(w.worker(), hash);
             self.items.set_expiry(lane, place, &header, expiry);
             self.tell_journal(&touched(key, expiry, now));
             self.intended(w.worker());
-            return true;
+            return TouchOutcome::Touched;
         }
         drop(guard);
         let change = Change {
@@ -145,12 +149,13 @@ impl Store {
             add: None,
         };
         match self.write_again(w, lane, (key, hash), Condition::Always, &change, now) {
-            PutOutcome::Stored { .. } => true,
+            PutOutcome::Stored { .. } => TouchOutcome::Touched,
+            PutOutcome::Away(away) => TouchOutcome::Away(away),
             PutOutcome::OutOfMemory | PutOutcome::TooLarge => {
                 self.delete(w, lane, key, hash, Condition::Always, now);
-                false
+                TouchOutcome::NotFound
             }
-            _ => false,
+            _ => TouchOutcome::NotFound,
         }
     }
 
@@ -174,18 +179,13 @@ impl Store {
                 return PutOutcome::Exists;
             }
             let state = self.items.state(lane, found.place);
-            let old_value = Source::Medium {
-                at: self.items.value_at(found.place, &found.header),
-                len: found.header.value_len,
-            };
             let Some(header) = self.changed(found, state, change) else {
                 return PutOutcome::TooLarge;
             };
             let needs = self.items.footprint(&header);
-            let lot = Lot {
-                queue: self.queue_of(found.place),
-                class: w.class(header.expiry, now),
-            };
+            let queue = self.young_queue_of(found.place);
+            let class = w.class(queue, header.expiry, now);
+            let lot = Lot { queue, class };
             if room_for != Some((lot, needs)) {
                 // Making room may end the era and with it the item that was found: look again.
                 if !self.make_room(w, lane, lot, needs, now) {
@@ -199,14 +199,20 @@ impl Store {
                 true => state.with_stale(true).with_win_sent(false),
                 false => state,
             };
-            let value = change.value(old_value);
-            let checks = self.checks(lane, found, hash, &value, change);
+            let mut spot = self.items.spot(found.place, &found.header);
+            match self.fetch_found(w.worker(), lane, (hash, found), &mut spot, None) {
+                Presence::Here => {}
+                Presence::Away(away) => return PutOutcome::Away(away),
+                Presence::Lost | Presence::Closed(_) => return PutOutcome::NotFound,
+            }
+            let old_value = self.items.source(spot, found.header.value_len);
+            let value = change.value(old_value.expect("it is here"));
             let draft = Draft {
                 header,
                 state,
                 key,
                 hash,
-                checks,
+                check: self.check_of_changed(lane, found, hash, &value, change),
                 value,
             };
             let appended = w.append(&self.items, lane, lot, &draft);
@@ -223,27 +229,27 @@ impl Store {
         }
     }
 
-    /// The checks of a changed item: that of its value is the old one's where the value is. Of an
-    /// item that survives.
-    fn checks(
+    /// The check of a changed value, where it is to have one: the old one where the value is.
+    fn check_of_changed(
         &self,
         lane: &mut Lane<'_>,
         found: Found,
         hash: KeyHash,
         value: &[Source<'_>; 3],
         change: &Change<'_>,
-    ) -> Option<Checks> {
-        let mut checks = self.items.checks(found.place, &found.header)?;
-        if change.add.is_some() {
-            checks.value = self.check_of(lane, hash, value);
+    ) -> Option<u32> {
+        self.kept.as_ref()?;
+        match change.add {
+            None => Some(self.items.checks(found.place, &found.header)?.value),
+            Some(_) => Some(self.check_of(lane, hash, value)),
         }
-        Some(checks)
     }
 
     /// The header of an item after a change; none where it grew too large.
     fn changed(&self, found: Found, state: State, change: &Change<'_>) -> Option<Header> {
         let mut header = found.header;
         header.value_offset = 0;
+        header.has_checks = self.kept.is_some();
         if let Some((_, value)) = change.add {
             let len = header.value_len as usize + value.len();
             header.value_len = u32::try_from(len).ok()?;

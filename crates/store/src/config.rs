@@ -33,6 +33,21 @@ pub struct StoreConfig {
     pub keep: Option<Keep>,
     /// What keeps its keys in order, for ranges; none where nobody asks for those.
     pub order: Option<Tree>,
+    /// Its part of a deep device; none where it has none.
+    pub deep: Option<DeepPart>,
+}
+
+/// A tenant's part of a deep device: values that leave the fast one lie there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeepPart {
+    /// Where its range on the device begins, in bytes; a multiple of 4 KiB.
+    pub base: u64,
+    /// The length of that in bytes, of which whole segments are used.
+    pub len: u64,
+    /// Values of less bytes do not go there.
+    pub item_len_min: u32,
+    /// Bytes that may be written to it in a day; none where there is no bound.
+    pub day_bytes: Option<u64>,
 }
 
 /// What keeps keys in order (`nyx-index` has what each is good at).
@@ -282,6 +297,19 @@ pub enum StoreError {
     CannotKeep {
         /// The most workers.
         workers_max: usize,
+    },
+    /// Not every store can have a deep device.
+    #[error("a tenant with a deep device {0}")]
+    CannotBeDeep(&'static str),
+    /// A part of a deep device that holds next to nothing.
+    #[error("{len} B of a deep device are too few: segments of {segment} B take {needed} B")]
+    TooShallow {
+        /// The asked length in bytes.
+        len: u64,
+        /// The asked `segment_bytes`.
+        segment: u32,
+        /// The least length in bytes.
+        needed: u64,
     },
     /// An image that was made for another tenant.
     #[error("{}: the image of tenant {made:?}, not of {asked:?}", path.display())]

@@ -19,14 +19,14 @@
 //!
 //! What it never does: move an item, touch the index, draw a random number.
 
-use crate::config::Eviction;
+use crate::config::{Eviction, StoreConfig};
 use crate::header::State;
 use crate::items::Items;
 use crate::segment::Queue;
 use crate::space::{self, Space};
 use crate::walk::Walk;
 use arrayvec::ArrayVec;
-use nyx_gate::Lane;
+use nyx_tier::Lane;
 
 /// How many segments `merge` makes one of (Segcache section 3.5).
 const MERGE_SEGMENTS: usize = 4;
@@ -76,9 +76,17 @@ enum Counter {
     Half,
 }
 
+impl StoreConfig {
+    /// Where counters of uses stop: with a deep device they say what is to leave it, too.
+    pub(crate) fn uses_most(&self) -> u8 {
+        let least = u8::from(self.deep.is_some());
+        self.eviction.uses_most().max(least)
+    }
+}
+
 impl Eviction {
     /// Where the counter of uses stops.
-    pub(crate) fn uses_most(self) -> u8 {
+    fn uses_most(self) -> u8 {
         match self {
             Eviction::Fifo => 0,
             Eviction::Lru => 1,
@@ -127,7 +135,7 @@ impl Eviction {
         plan.keep = match (self, queue) {
             (Eviction::Fifo, _) => Keep::Nothing,
             (Eviction::Lru, _) => Keep::UsedMore(0, Counter::Zero),
-            (Eviction::S3Fifo, Queue::Main) => Keep::UsedMore(0, Counter::Less),
+            (Eviction::S3Fifo, Queue::Main | Queue::Deep) => Keep::UsedMore(0, Counter::Less),
             (Eviction::S3Fifo, Queue::Small) => {
                 plan.remembers = true;
                 Keep::UsedMore(PROMOTE_USES - 1, Counter::Zero)
@@ -171,6 +179,17 @@ impl Plan {
             keep: Keep::All,
             into: items.segments.at(victim).queue(),
             keep_bytes: u64::MAX,
+            remembers: false,
+        }
+    }
+
+    /// Everything goes.
+    pub(crate) fn keep_nothing(victim: u32) -> Plan {
+        Plan {
+            victims: [victim].into_iter().collect(),
+            keep: Keep::Nothing,
+            into: Queue::Main,
+            keep_bytes: 0,
             remembers: false,
         }
     }
@@ -256,9 +275,9 @@ fn score_cutoff(items: &Items, lane: &mut Lane<'_>, victims: &[u32], bytes: u64)
 /// The median of the uses of a sample: some items of some segments, from `cursor` on.
 fn median_uses(items: &Items, lane: &mut Lane<'_>, cursor: u32) -> u8 {
     let mut count_of = [0u32; USES_MOST + 1];
-    let all = items.segments.len();
+    let all = items.first_deep();
     let sealed = (0..all)
-        .map(|step| (cursor + step) % all)
+        .map(|step| (cursor % all + step) % all)
         .filter(|&at| items.segments.at(at).state() == crate::segment::SegmentState::Sealed)
         .take(SAMPLE_SEGMENTS as usize);
     for segment in sealed {

@@ -13,14 +13,18 @@ use nyx_index::Places;
 impl Store {
     /// How the store stands. Looks at every segment's entry: for statistics, not for each request.
     pub fn figures(&self) -> Figures {
+        // The lock is given back before it is asked for again.
+        let used_bytes = self.space.lock().used();
+        let deep = self.deep_figures();
         let mut figures = Figures {
             items: self.index.len(),
-            used_bytes: self.space.lock().used(),
+            used_bytes,
             index_bytes: self.index.bytes(),
             evictions: self.done.evictions.get(),
             expirations: self.done.expirations.get(),
             relocations: self.done.relocations.get(),
             relocated_bytes: self.done.relocated_bytes.get(),
+            deep,
             ..Figures::default()
         };
         let segments = &self.items.segments;
@@ -42,7 +46,9 @@ impl Store {
                 SegmentState::Limbo => limbo,
             } += 1;
             if state != SegmentState::Free {
-                figures.value_bytes += u64::from(self.config.segment_bytes);
+                if !self.items.is_deep(at) {
+                    figures.value_bytes += u64::from(self.config.segment_bytes);
+                }
                 figures.key_bytes += u64::from(segment.chunks()) * u64::from(CHUNK_BYTES);
                 figures.live_bytes += u64::from(segments.live_bytes(at));
                 figures.dead_bytes += u64::from(segments.dead_bytes(at));

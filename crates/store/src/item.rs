@@ -5,10 +5,11 @@
 //! *Thread safety*: belongs to the worker that found it, within its era.
 
 use crate::header::{Header, State};
+use crate::items::Spot;
 use crate::store::Store;
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
 use nyx_index::{Place, Places};
+use nyx_tier::Lane;
 
 /// An item as it was found. It stays readable, even if the key is overwritten or deleted meanwhile,
 /// until its worker enters the next era or calls a method of the store that takes its writer.
@@ -19,6 +20,8 @@ pub struct Item<'s> {
     pub(crate) place: Place,
     pub(crate) header: Header,
     pub(crate) state: State,
+    /// Where the value lies, for as long as the era.
+    pub(crate) spot: Spot,
 }
 
 impl Item<'_> {
@@ -99,21 +102,37 @@ impl Item<'_> {
             .update_state(lane, self.place, |state| state.accessed(now, most));
     }
 
-    /// Copies the value's first `into.len()` bytes. Panics where the value is shorter.
+    /// Whether the value is on the deep device, or was fetched from there.
+    #[inline]
+    pub fn is_deep(&self) -> bool {
+        matches!(self.spot, Spot::Deep(_) | Spot::Landed(_))
+    }
+
+    /// Copies the value's first `into.len()` bytes. Panics where the value is shorter, or lies on
+    /// the deep device and was not fetched ([`Store::fetch`]).
     #[inline]
     pub fn read(&self, lane: &mut Lane<'_>, into: &mut [u8]) {
         self.read_range(lane, 0, into);
     }
 
-    /// Copies `into.len()` bytes of the value from byte `from`. Panics where the value ends before.
+    /// Copies `into.len()` bytes of the value from byte `from`. Panics where the value ends before,
+    /// or was to be fetched.
     #[inline]
     pub fn read_range(&self, lane: &mut Lane<'_>, from: usize, into: &mut [u8]) {
         let end = from + into.len();
         let len = self.value_len();
         assert!(end <= len, "bytes {from}..{end} of a value of {len} B");
-        if !into.is_empty() {
-            let at = self.store.items.value_at(self.place, &self.header);
-            lane.read(at + from as u64, into);
+        match self.spot {
+            _ if into.is_empty() => {}
+            Spot::Fast(at) => lane.read(at + from as u64, into),
+            spot => self.read_deep(lane, spot, from, into),
         }
+    }
+
+    #[cold]
+    fn read_deep(&self, lane: &mut Lane<'_>, spot: Spot, from: usize, into: &mut [u8]) {
+        let source = self.store.items.source(spot, self.header.value_len);
+        let source = source.expect("a value on the deep device is fetched before it is read");
+        source.read(lane, from, into);
     }
 }

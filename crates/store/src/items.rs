@@ -5,6 +5,8 @@
 //!   non-temporal stores. A place counts 8 B of key memory.
 //! * inline: header, key and value one behind the other on the medium, cached stores. A place
 //!   counts 8 B of the tenant's range; every look at a header or a key is a metered read.
+//! * deep (split only): header and key in DRAM chunks as ever, value on the deep device, or in the
+//!   stage that its segment is filled in until it has been written there.
 //!
 //! What it never does: decide where an item goes, publish it, count it.
 //!
@@ -12,14 +14,17 @@
 //! segment. In the inline layout changes of state are a read and a write through the lane: the
 //! callers that must not lose one hold the bucket's lock.
 
+use crate::check;
 use crate::chunks::{self, Chunks};
 use crate::config::StoreConfig;
 use crate::header::{Checks, Header, STATE_WORD, State, WORDS_MAX, WORDS_MIN};
 use crate::request::KeyHash;
 use crate::segment::Segments;
+use crate::stage::{Staged, Stages};
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
 use nyx_index::Place;
+use nyx_tier::{Landing, Lane};
+use std::sync::atomic::AtomicU32;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the longest header and key.
@@ -36,6 +41,34 @@ pub(crate) struct Items {
     medium_base: u64,
     segment_shift: u32,
     hash_seed: u64,
+    /// Segments from this on are deep.
+    first_deep: u32,
+    deep: Option<Deep>,
+}
+
+/// What of a deep device is theirs.
+#[derive(Debug)]
+pub(crate) struct Deep {
+    /// Where it begins, in bytes.
+    pub(crate) base: u64,
+    /// Values of less bytes do not go there.
+    pub(crate) item_len_min: u32,
+    pub(crate) stages: Stages,
+    /// Segments that wait to be written: to be asked for without a lock.
+    pub(crate) to_write: AtomicU32,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spot {
+    /// On the medium, from there on.
+    Fast(u64),
+    /// In a stage, until the end of the era.
+    Staged(Staged),
+    /// On the deep device, from there on.
+    Deep(u64),
+    /// In what was fetched from there.
+    Landed(Landing),
 }
 
 /// Where the bytes of a value come from.
@@ -43,13 +76,26 @@ pub(crate) struct Items {
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     Medium { at: u64, len: u32 },
+    Landed { landing: Landing, len: u32 },
 }
 
 impl Source<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Source::Bytes(bytes) => bytes.len(),
-            Source::Medium { len, .. } => *len as usize,
+            Source::Medium { len, .. } | Source::Landed { len, .. } => *len as usize,
+        }
+    }
+
+    /// Copies its bytes from byte `from` on.
+    pub(crate) fn read(&self, lane: &mut Lane<'_>, from: usize, into: &mut [u8]) {
+        let range = from..from + into.len();
+        match *self {
+            Source::Bytes(bytes) => into.copy_from_slice(&bytes[range]),
+            Source::Medium { at, .. } => lane.read(at + from as u64, into),
+            Source::Landed { landing, .. } => {
+                into.copy_from_slice(&lane.landed(landing)[range]);
+            }
         }
     }
 }
@@ -63,8 +109,9 @@ pub(crate) struct Draft<'a> {
     pub(crate) key: &'a [u8],
     /// The key's.
     pub(crate) hash: KeyHash,
-    /// Of an item that is to survive; that of the head is filled in when it is appended.
-    pub(crate) checks: Option<Checks>,
+    /// The check of the value, where there are checks; none where it is to be made from what is
+    /// written to a stage.
+    pub(crate) check: Option<u32>,
     pub(crate) value: [Source<'a>; 3],
 }
 
@@ -82,14 +129,44 @@ impl Footprint {
 }
 
 impl Items {
-    pub(crate) fn new(chunks: Option<Chunks>, segments: Segments, config: &StoreConfig) -> Items {
+    /// Items in these; with stages the last segments are deep, as many as there are beyond `fast`.
+    pub(crate) fn new(
+        chunks: Option<Chunks>,
+        segments: Segments,
+        (fast, stages): (u32, Option<Stages>),
+        config: &StoreConfig,
+    ) -> Items {
+        let deep = config.deep.zip(stages).map(|(part, stages)| Deep {
+            base: part.base,
+            item_len_min: part.item_len_min.max(1),
+            stages,
+            to_write: AtomicU32::new(0),
+        });
         Items {
             chunks,
             segments,
             medium_base: config.medium_base,
             segment_shift: config.segment_bytes.ilog2(),
             hash_seed: config.hash_seed,
+            first_deep: fast,
+            deep,
         }
+    }
+
+    /// How many segments are on the medium; those from there on are deep.
+    pub(crate) fn first_deep(&self) -> u32 {
+        self.first_deep
+    }
+
+    /// Whether a segment is one of the deep device.
+    #[inline]
+    pub(crate) fn is_deep(&self, segment: u32) -> bool {
+        segment >= self.first_deep
+    }
+
+    /// What of a deep device is theirs, where something is.
+    pub(crate) fn deep(&self) -> Option<&Deep> {
+        self.deep.as_ref()
     }
 
     /// The hash of a key.
@@ -152,14 +229,49 @@ impl Items {
         }
     }
 
-    /// Where a value lies on the medium.
+    /// Where a value lies.
     #[inline]
-    pub(crate) fn value_at(&self, place: Place, header: &Header) -> u64 {
+    pub(crate) fn spot(&self, place: Place, header: &Header) -> Spot {
         match &self.chunks {
-            Some(chunks) => {
-                self.segment_at(chunks.segment_of(place)) + u64::from(header.value_offset)
+            Some(chunks) => self.spot_in(chunks.segment_of(place), header.value_offset),
+            None => Spot::Fast(self.medium_at(place) + header.head_len() as u64),
+        }
+    }
+
+    /// Where byte `offset` of a segment's values lies (split layout).
+    #[inline]
+    pub(crate) fn spot_in(&self, segment: u32, offset: u32) -> Spot {
+        match self.is_deep(segment) {
+            false => Spot::Fast(self.segment_at(segment) + u64::from(offset)),
+            true => self.deep_spot(segment, offset),
+        }
+    }
+
+    fn deep_spot(&self, segment: u32, offset: u32) -> Spot {
+        match self.segments.at(segment).stage() {
+            Some(stage) => Spot::Staged(Staged { stage, at: offset }),
+            None => Spot::Deep(self.deep_at(segment) + u64::from(offset)),
+        }
+    }
+
+    /// Where a deep segment begins on its device.
+    pub(crate) fn deep_at(&self, segment: u32) -> u64 {
+        let base = self.deep.as_ref().map_or(0, |deep| deep.base);
+        base + (u64::from(segment - self.first_deep) << self.segment_shift)
+    }
+
+    /// A value, to be read from where it lies; none where it has to be fetched first. Within an
+    /// era.
+    #[inline]
+    pub(crate) fn source(&self, spot: Spot, len: u32) -> Option<Source<'_>> {
+        match spot {
+            Spot::Fast(at) => Some(Source::Medium { at, len }),
+            Spot::Landed(landing) => Some(Source::Landed { landing, len }),
+            Spot::Staged(staged) => {
+                let stages = self.deep.as_ref().map(|deep| &deep.stages);
+                stages.map(|stages| Source::Bytes(stages.bytes_of(staged, len as usize)))
             }
-            None => self.medium_at(place) + header.head_len() as u64,
+            Spot::Deep(_) => None,
         }
     }
 
@@ -307,12 +419,22 @@ impl Items {
             header,
             state,
             key,
-            checks,
+            hash,
             value,
             ..
         } = draft;
         match &self.chunks {
-            Some(chunks) => chunks.write(place, header, *state, key, *checks),
+            Some(chunks) => {
+                let spot = self.spot(place, header);
+                self.write_value(lane, spot, value, piece);
+                let checks = header.has_checks.then(|| {
+                    let check = draft.check;
+                    let value = check.unwrap_or_else(|| self.check_staged(spot, header, *hash));
+                    let head = check::head(header, *hash, self.unique(place), value);
+                    Checks { head, value }
+                });
+                chunks.write(place, header, *state, key, checks);
+            }
             None => {
                 let words = header.encode(*state);
                 let mut head = [0; HEAD_BYTES_MAX];
@@ -323,29 +445,57 @@ impl Items {
                 let end = header.head_len();
                 head[4 * words_len..end].copy_from_slice(key);
                 lane.write_cached(self.medium_at(place), &head[..end]);
+                self.write_value(lane, self.spot(place, header), value, piece);
             }
-        }
-        let mut at = self.value_at(place, header);
-        for source in value {
-            self.write_value(lane, at, *source, piece);
-            at += source.len() as u64;
         }
     }
 
-    fn write_value(&self, lane: &mut Lane<'_>, at: u64, source: Source<'_>, piece: &mut [u8]) {
+    /// The check of a value that was just written to a stage.
+    fn check_staged(&self, spot: Spot, header: &Header, hash: KeyHash) -> u32 {
+        match self.source(spot, header.value_len) {
+            Some(Source::Bytes(bytes)) => check::value(hash, bytes.into()),
+            _ => panic!("a value without a check is written to a stage"),
+        }
+    }
+
+    #[inline]
+    fn write_value(&self, lane: &mut Lane<'_>, spot: Spot, value: &[Source<'_>], piece: &mut [u8]) {
+        match spot {
+            Spot::Fast(mut at) => {
+                for source in value {
+                    self.write_fast(lane, at, *source, piece);
+                    at += source.len() as u64;
+                }
+            }
+            Spot::Staged(staged) => self.write_staged(lane, staged, value),
+            Spot::Deep(_) | Spot::Landed(_) => panic!("{spot:?} is no place to write to"),
+        }
+    }
+
+    fn write_staged(&self, lane: &mut Lane<'_>, mut staged: Staged, value: &[Source<'_>]) {
+        let deep = self.deep.as_ref().expect("there is a stage");
+        for source in value.iter().filter(|source| source.len() > 0) {
+            let fill = |into: &mut [u8]| source.read(lane, 0, into);
+            deep.stages.fill(staged, source.len(), fill);
+            staged.at += source.len() as u32;
+        }
+    }
+
+    fn write_fast(&self, lane: &mut Lane<'_>, at: u64, source: Source<'_>, piece: &mut [u8]) {
         match source {
             Source::Bytes([]) => {}
             Source::Bytes(bytes) if self.chunks.is_some() => lane.write(at, bytes),
             Source::Bytes(bytes) => lane.write_cached(at, bytes),
-            Source::Medium { at: from, len } => {
-                let mut done = 0;
-                while done < u64::from(len) {
-                    let now = (u64::from(len) - done).min(piece.len() as u64);
-                    let piece = &mut piece[..now as usize];
-                    lane.read(from + done, piece);
+            Source::Medium { .. } | Source::Landed { .. } => {
+                let (mut done, len) = (0, source.len());
+                while done < len {
+                    let now = (len - done).min(piece.len());
+                    let piece = &mut piece[..now];
+                    source.read(lane, done, piece);
+                    let at = at + done as u64;
                     match self.chunks {
-                        Some(_) => lane.write(at + done, piece),
-                        None => lane.write_cached(at + done, piece),
+                        Some(_) => lane.write(at, piece),
+                        None => lane.write_cached(at, piece),
                     }
                     done += now;
                 }
@@ -367,7 +517,9 @@ impl Items {
         match &self.chunks {
             Some(chunks) => {
                 let header = chunks.header(place);
-                lane.prefetch(self.value_at(place, &header), header.value_len as usize);
+                if let Spot::Fast(at) = self.spot(place, &header) {
+                    lane.prefetch(at, header.value_len as usize);
+                }
             }
             None => lane.prefetch(self.medium_at(place), HEAD_BYTES_MAX),
         }

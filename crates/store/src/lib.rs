@@ -1,7 +1,7 @@
 //! Keeps: a tenant's items. Headers and keys lie in DRAM, values on the medium (NyxCache section
 //! 3.5), both in log-structured segments; the hash index of `nyx-index` finds them.
 //!
-//! What it never does: touch a medium except through a [`nyx_gate::Lane`], read a clock, start a
+//! What it never does: touch a medium except through a [`nyx_tier::Lane`], read a clock, start a
 //! thread, draw a random number, allocate on the path of a GET or a SET, evict another tenant's
 //! items, or use more than [`StoreConfig::size`] bytes.
 //!
@@ -16,6 +16,8 @@ mod change;
 mod check;
 mod chunks;
 mod config;
+mod deep;
+mod depth;
 mod evict;
 mod figures;
 mod ghost;
@@ -31,14 +33,15 @@ mod room;
 mod segment;
 mod shape;
 mod space;
+mod stage;
 mod store;
 mod walk;
 mod writer;
 
 pub use change::Invalidation;
 pub use config::{
-    Durability, Eviction, Journaling, Keep, Layout, Purpose, StoreConfig, StoreError, SyncMode,
-    Tree,
+    DeepPart, Durability, Eviction, Journaling, Keep, Layout, Purpose, StoreConfig, StoreError,
+    SyncMode, Tree,
 };
 pub use item::Item;
 pub use journal::{Journal, JournalFigures, JournalHealth, Ready, Replayed, forget_journal};
@@ -46,8 +49,8 @@ pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
 pub use order::{Range, RangeError};
 pub use request::{
-    Condition, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Put, PutOutcome, SegmentCounts, Side,
-    Value,
+    Condition, DeepFigures, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Presence, Put,
+    PutOutcome, SegmentCounts, Side, TouchOutcome, Value,
 };
 pub use store::{Likely, Store};
 pub use writer::Writer;

@@ -5,25 +5,31 @@
 //! never evicts because of garbage); else the policy evicts. Items that stay are read and written
 //! through the lane, charged to the tenant whose room is being made.
 //!
+//! Where there is a deep device, what the policy evicts goes there, if there is a stage to write it
+//! to; nothing waits for that. Of the deep device the oldest segment goes, whole: what of it was
+//! asked for meanwhile lies on the fast one again.
+//!
 //! What it never does: wait, touch another tenant, free memory that a reader may still look at.
 //!
 //! *Thread safety*: one worker at a time, by the store's lock around the [`Reclaimer`]. Readers and
 //! writers go on: an item is moved by appending a copy and then replacing its place under its
 //! bucket's lock, if it is still there.
 
+use crate::chunks::CHUNK_BYTES;
 use crate::evict::Plan;
 use crate::header::{Header, State};
-use crate::items::{Draft, Source};
+use crate::item::Item;
+use crate::items::{Draft, Items, Source, Spot};
 use crate::request::KeyHash;
-use crate::segment::{SegmentState, Segments};
+use crate::segment::{Queue, SegmentState, Segments};
 use crate::space::Taker;
 use crate::store::Store;
 use crate::walk::Walk;
-use crate::writer::{Lot, Room, Writer};
+use crate::writer::{Classes, Lot, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
-use nyx_gate::Lane;
 use nyx_index::{Place, Places};
+use nyx_tier::Lane;
 
 /// Segments that one search for ended or dead ones looks at.
 const WINDOW_SEGMENTS: u32 = 1024;
@@ -33,6 +39,8 @@ const GARBAGE_ONE_IN: u32 = 4;
 const BATCH_ITEMS: usize = 16;
 /// The longest key, padded.
 const KEY_BYTES: usize = 256;
+/// Room that puts have beside a promotion: a segment of keys.
+const PROMOTION_ROOM_BYTES: u64 = CHUNK_BYTES as u64;
 
 /// What reclaiming holds between its steps. Only one worker has it at a time.
 #[derive(Debug)]
@@ -40,6 +48,8 @@ pub(crate) struct Reclaimer {
     /// Where items that stay are written.
     writer: Writer,
     cursor: u32,
+    /// What may be written to the deep device is nearly used up.
+    is_scarce: bool,
 }
 
 /// What reclaiming has done, for figures. Written under the reclaimer's lock, read by anyone.
@@ -49,6 +59,11 @@ pub(crate) struct Done {
     pub(crate) expirations: Counter,
     pub(crate) relocations: Counter,
     pub(crate) relocated_bytes: Counter,
+    pub(crate) demotions: Counter,
+    pub(crate) promotions: Counter,
+    pub(crate) deep_evictions: Counter,
+    /// Items that did not go deep since little may be written, and nobody had asked for them.
+    pub(crate) spared: Counter,
 }
 
 /// What a step did.
@@ -89,10 +104,11 @@ struct Found {
 }
 
 impl Reclaimer {
-    pub(crate) fn new(classes: u32) -> Reclaimer {
+    pub(crate) fn new(classes: Classes) -> Reclaimer {
         Reclaimer {
             writer: Writer::new(WorkerId(0), Taker::Relocation, classes),
             cursor: 0,
+            is_scarce: false,
         }
     }
 
@@ -104,10 +120,15 @@ impl Reclaimer {
         worker: WorkerId,
         now: UnixSeconds,
     ) -> Step {
-        let space = store.space.lock();
+        let mut space = store.space.lock();
         let (is_tight, is_starved) = (space.is_tight(&store.items), space.is_starved());
+        let is_deep_tight = space.is_deep_tight();
+        if let Some(depth) = space.depth() {
+            depth.earn(now);
+            self.is_scarce = depth.is_scarce();
+        }
         drop(space);
-        if !is_tight && !is_starved {
+        if !is_tight && !is_deep_tight && !is_starved {
             return Step::Wait;
         }
         self.writer
@@ -121,6 +142,9 @@ impl Reclaimer {
         };
         if let Some(victim) = found.ended {
             self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
+            return Step::Freed;
+        }
+        if is_deep_tight && self.empty_deep(&mut hand) {
             return Step::Freed;
         }
         // A disk that is full is somebody's to see to: nothing is evicted for it, and a move might
@@ -144,6 +168,41 @@ impl Reclaimer {
         };
         self.carry_out(&mut hand, plan);
         Step::Freed
+    }
+
+    /// Frees a segment of the deep device; false where none is written.
+    fn empty_deep(&mut self, hand: &mut Hand<'_, '_>) -> bool {
+        let items = &hand.store.items;
+        let victim = hand.store.space.lock().deep_victim(items);
+        if let Some(victim) = victim {
+            self.carry_out(hand, Plan::keep_nothing(victim));
+        }
+        victim.is_some()
+    }
+
+    /// Moves what lives in a deep segment that could not be written to the fast device, as far as
+    /// there is room.
+    pub(crate) fn take_back(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        segment: u32,
+        now: UnixSeconds,
+    ) {
+        let mut hand = Hand {
+            store,
+            lane,
+            worker,
+            now,
+        };
+        let mut plan = Plan::keep_all(&store.items, segment);
+        plan.into = Queue::Main;
+        store.space.lock().claim(&store.items, segment);
+        self.empty(&mut hand, segment, &mut plan);
+        let mut space = store.space.lock();
+        space.leave_stage(&store.items, segment);
+        space.retire(&store.items, segment);
     }
 
     /// Frees one segment in which everything has ended; false where there is none in the window.
@@ -181,12 +240,16 @@ impl Reclaimer {
             self.cursor = (self.cursor + 1) % all;
             let segments = &store.items.segments;
             let segment = segments.at(self.cursor);
-            if segment.state() != SegmentState::Sealed {
+            // What waits to be written has a stage, and is not emptied before.
+            if segment.state() != SegmentState::Sealed || segment.stage().is_some() {
                 continue;
             }
             if segments.live_bytes(self.cursor) == 0 || store.has_ended(segment, now) {
                 found.ended = Some(self.cursor);
                 return found;
+            }
+            if store.items.is_deep(self.cursor) {
+                continue;
             }
             let garbage = garbage_permille(segments, self.cursor);
             if garbage > most && garbage >= 1000 / GARBAGE_ONE_IN {
@@ -248,16 +311,14 @@ impl Reclaimer {
         if !ended {
             let state = store.items.state(hand.lane, item.place);
             let bytes = store.items.footprint(&item.header).total();
-            if let Some(uses) = plan.keeps(state, bytes)
-                && self.relocate(
-                    hand,
-                    item,
-                    Lot {
-                        queue: plan.into,
-                        class: 0,
-                    },
-                    uses,
-                )
+            let stays = plan.keeps(state, bytes).map(|uses| (plan.into, uses));
+            let to = stays.or_else(|| {
+                self.goes_deep(store, &item, state)
+                    .then_some((Queue::Deep, 0))
+            });
+            let spot = store.items.spot(item.place, &item.header);
+            if let Some((queue, uses)) = to
+                && self.relocate(hand, item, spot, queue, uses)
             {
                 return;
             }
@@ -280,7 +341,10 @@ impl Reclaimer {
             store.done.expirations.add(1);
             return;
         }
-        store.done.evictions.add(1);
+        match store.items.is_deep(store.items.segment_of(item.place)) {
+            true => store.done.deep_evictions.add(1),
+            false => store.done.evictions.add(1),
+        }
         if plan.remembers
             && let Some(ghost) = &store.ghost
         {
@@ -288,13 +352,59 @@ impl Reclaimer {
         }
     }
 
+    /// Whether an item that leaves the fast device is to go to the deep one.
+    fn goes_deep(&self, store: &Store, item: &Resident, state: State) -> bool {
+        let items = &store.items;
+        let is_one = items.deep().is_some_and(|deep| {
+            item.header.value_len >= deep.item_len_min
+                && !items.is_deep(items.segment_of(item.place))
+        });
+        let is_spared = is_one && self.is_scarce && !state.is_fetched();
+        if is_spared {
+            store.done.spared.add(1);
+        }
+        is_one && !is_spared
+    }
+
+    /// Writes a deep item that was fetched to the fast device, where there is room; false where
+    /// there is none.
+    pub(crate) fn promote(
+        &mut self,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        item: &Item<'_>,
+        now: UnixSeconds,
+    ) -> bool {
+        let store = item.store;
+        self.step(store, lane, worker, now);
+        let needs = store.items.footprint(&item.header).total();
+        // What is kept for moves that make room is not for this.
+        if store.space.lock().room(Taker::Put, false) < u64::from(needs) + PROMOTION_ROOM_BYTES {
+            return false;
+        }
+        let mut hand = Hand {
+            store,
+            lane,
+            worker,
+            now,
+        };
+        let resident = Resident {
+            place: item.place,
+            header: item.header,
+            hash: item.hash,
+        };
+        self.relocate(&mut hand, resident, item.spot, Queue::Main, 0)
+    }
+
     /// Writes an item again and publishes the copy in its stead. True where that is done, or where
-    /// the item is no longer there; false where there is no room, or where it has ended meanwhile.
+    /// the item is no longer there; false where there is no room, where it has ended meanwhile, or
+    /// where its value would have to be fetched first.
     fn relocate(
         &mut self,
         hand: &mut Hand<'_, '_>,
         item: Resident,
-        mut lot: Lot,
+        spot: Spot,
+        queue: Queue,
         uses: u8,
     ) -> bool {
         let (store, items) = (hand.store, &hand.store.items);
@@ -303,15 +413,16 @@ impl Reclaimer {
             mut header,
             hash,
         } = item;
-        lot.class = self.writer.class(header.expiry, hand.now);
+        let Some(value) = items.source(spot, header.value_len) else {
+            return false;
+        };
+        let class = self.writer.class(queue, header.expiry, hand.now);
+        let lot = Lot { queue, class };
         let mut key = [0; KEY_BYTES];
         let key = &mut key[..usize::from(header.key_len)];
         items.with_key(hand.lane, old, &header, |from| key.copy_from_slice(from));
-        let value = Source::Medium {
-            at: items.value_at(old, &header),
-            len: header.value_len,
-        };
-        let checks = items.checks(old, &header);
+        let check = items.checks(old, &header).map(|checks| checks.value);
+        header.has_checks = store.kept.is_some() || queue == Queue::Deep;
         loop {
             let state = items.state(hand.lane, old);
             // A unique that was handed out must not change because the item moves.
@@ -328,7 +439,7 @@ impl Reclaimer {
                 state: state.with_frequency(uses),
                 key,
                 hash: KeyHash(hash),
-                checks,
+                check,
                 value,
             };
             let appended = self.writer.append(items, hand.lane, lot, &draft);
@@ -337,17 +448,16 @@ impl Reclaimer {
                 self.writer.take_back(items, &appended);
                 return true;
             };
-            if store.is_ended(&item.header, old, hand.now) {
-                // The copy is younger than the flush that came meanwhile.
-                drop(guard);
-                self.writer.take_back(items, &appended);
-                return false;
-            }
             let state = items.state(hand.lane, old);
-            if state.is_cas_seen() && header.cas.is_none() {
+            let has_ended = store.is_ended(&item.header, old, hand.now);
+            if has_ended || state.is_cas_seen() && header.cas.is_none() {
+                // The copy is younger than a flush that came meanwhile, or lacks its unique.
                 drop(guard);
                 self.writer.take_back(items, &appended);
-                continue;
+                match has_ended {
+                    true => return false,
+                    false => continue,
+                }
             }
             carry_over(hand, old, appended.place, state.with_frequency(uses));
             store.note(hand.worker, old);
@@ -355,9 +465,21 @@ impl Reclaimer {
             drop(guard);
             let bytes = items.footprint(&item.header).total();
             store.bury(hand.worker, KeyHash(hash), old, bytes);
-            store.done.relocations.add(1);
-            store.done.relocated_bytes.add(u64::from(needs.total()));
+            store.done.count_move(items, old, queue, needs.total());
             return true;
+        }
+    }
+}
+
+impl Done {
+    fn count_move(&self, items: &Items, old: Place, queue: Queue, bytes: u32) {
+        if queue == Queue::Deep {
+            self.demotions.add(1);
+        } else if items.is_deep(items.segment_of(old)) {
+            self.promotions.add(1);
+        } else {
+            self.relocations.add(1);
+            self.relocated_bytes.add(u64::from(bytes));
         }
     }
 }

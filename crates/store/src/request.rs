@@ -3,6 +3,8 @@
 //! What it never does: hold bytes of its own; everything here borrows or is a number.
 
 use nyx_base::UnixSeconds;
+use nyx_gate::Gate;
+use nyx_tier::Away;
 
 /// The longest key in bytes.
 pub const KEY_LEN_MAX: usize = 250;
@@ -115,6 +117,8 @@ pub enum PutOutcome {
     TooLarge,
     /// Nothing could be freed: everything is held by workers in older eras.
     OutOfMemory,
+    /// The old value is on the deep device: ask again when it has landed.
+    Away(Away),
 }
 
 /// What became of a delete or an invalidation.
@@ -126,6 +130,39 @@ pub enum DeleteOutcome {
     NotFound,
     /// The item has another CAS unique.
     Exists,
+    /// The value is on the deep device: ask again when it has landed.
+    Away(Away),
+}
+
+/// What became of a touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TouchOutcome {
+    /// The item has the new end.
+    Touched,
+    /// There is no such item, or none any longer.
+    NotFound,
+    /// The value is on the deep device: ask again when it has landed.
+    Away(Away),
+}
+
+impl TouchOutcome {
+    /// Whether there was an item.
+    pub fn is_touched(self) -> bool {
+        self == TouchOutcome::Touched
+    }
+}
+
+/// Where the value of an item is that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It can be read.
+    Here,
+    /// It is being fetched: find the item again when it has landed.
+    Away(Away),
+    /// The tenant may not access its deep device now.
+    Closed(Gate),
+    /// It could not be read, or was not what had been stored. The item is gone.
+    Lost,
 }
 
 /// At which end [`crate::Store::extend`] adds.
@@ -179,4 +216,35 @@ pub struct Figures {
     pub relocations: u64,
     /// Bytes of those.
     pub relocated_bytes: u64,
+    /// What is deep; none where the store has no deep device.
+    pub deep: Option<DeepFigures>,
+}
+
+/// What of a store is on its deep device. `figures.live_bytes` and the like include it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeepFigures {
+    /// Bytes of live items there: keys, headers and values.
+    pub live_bytes: u64,
+    /// Bytes of items there that are dead.
+    pub dead_bytes: u64,
+    /// Bytes of keys and headers, which lie in DRAM.
+    pub key_bytes: u64,
+    /// Segments there that are used, and that there are.
+    pub segments: (u32, u32),
+    /// Stages that are used, and that there are.
+    pub stages: (u32, u32),
+    /// Items that were put there as they left the fast device.
+    pub demotions: u64,
+    /// Items that were not, although they would have been: there was no free stage.
+    pub refused_stage: u64,
+    /// There was no free segment.
+    pub refused_segment: u64,
+    /// What may be written in a day was used up, or nearly.
+    pub refused_allowance: u64,
+    /// Items that were put back on the fast device, since they were asked for.
+    pub promotions: u64,
+    /// Items that went since the deep device was full, or their keys took too much.
+    pub evictions: u64,
+    /// Items that could not be read, or were not what had been stored.
+    pub lost: u64,
 }

@@ -17,8 +17,8 @@ use crate::store::Store;
 use crate::writer::{Lot, Room, Writer};
 use crossbeam_utils::Backoff;
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
 use nyx_index::Full;
+use nyx_tier::Lane;
 use std::sync::{MutexGuard, PoisonError};
 
 /// How often a put that finds no room tries to make some, or lets other threads run, before it

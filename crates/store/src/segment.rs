@@ -46,16 +46,18 @@ pub(crate) enum SegmentState {
     Limbo,
 }
 
-/// Which queue a segment's items are in; only S3-FIFO has a small one.
+/// Which queue a segment's items are in; only S3-FIFO has a small one. Segments of the deep device
+/// are in one of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Queue {
     Main,
     Small,
+    Deep,
 }
 
 impl Queue {
-    pub(crate) const COUNT: usize = 2;
+    pub(crate) const COUNT: usize = 3;
 }
 
 /// One segment, in a cache line of its own; all zero is a free one that was never used.
@@ -72,6 +74,10 @@ pub(crate) struct Segment {
     value_fill: AtomicU32,
     written_bytes: AtomicU32,
     written_items: AtomicU32,
+    /// The stage that has its values, and one more; zero where they lie on the device.
+    stage: AtomicU32,
+    /// How often in a row it could not be written.
+    failures: AtomicU32,
 }
 
 // SAFETY: all fields are atomics, of which any bytes are a valid value.
@@ -85,6 +91,7 @@ impl Segment {
             &self.value_fill,
             &self.written_bytes,
             &self.written_items,
+            &self.failures,
         ] {
             zero.store(0, Relaxed);
         }
@@ -134,11 +141,32 @@ impl Segment {
     }
 
     pub(crate) fn queue(&self) -> Queue {
-        if self.queue.load(Relaxed) == Queue::Small as u8 {
-            Queue::Small
-        } else {
-            Queue::Main
+        match self.queue.load(Relaxed) {
+            1 => Queue::Small,
+            2 => Queue::Deep,
+            _ => Queue::Main,
         }
+    }
+
+    /// The stage that has its values, until they are on the deep device. Who finds one may read
+    /// there until the end of its era.
+    #[inline]
+    pub(crate) fn stage(&self) -> Option<u32> {
+        self.stage.load(Acquire).checked_sub(1)
+    }
+
+    /// How often in a row it could not be written to the deep device.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures.load(Relaxed)
+    }
+
+    pub(crate) fn set_failures(&self, failures: u32) {
+        self.failures.store(failures, Relaxed);
+    }
+
+    pub(crate) fn set_stage(&self, stage: Option<u32>) {
+        self.stage
+            .store(stage.map_or(0, |stage| stage + 1), Release);
     }
 
     /// Another queue, before it is in one.

@@ -4,11 +4,13 @@
 
 use crate::chunks::{self, CHUNK_BYTES, CHUNKS_MAX};
 use crate::config::{Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
+use crate::depth::DepthShape;
 use crate::ghost::Ghost;
 use crate::header::VALUE_LEN_LIMIT;
 use crate::order;
 use crate::segment::DEAD_ENTRY_BYTES;
 use crate::space::{SEGMENT_TABLE_BYTES, Shape};
+use crate::writer::Classes;
 use nyx_index::HashShape;
 
 /// The index gets its memory in steps of this many bytes.
@@ -30,6 +32,12 @@ const CLASSES_MAX: u64 = 32;
 const GHOST_ONE_IN_BYTES: u64 = 256;
 /// From this size on, memory is asked for in 2 MiB pages.
 const HUGE_FROM_BYTES: u64 = 128 << 20;
+/// Stages take one part in this many of the budget, but there are as many as are needed.
+const STAGES_ONE_IN: u64 = 16;
+/// Classes of expiry that are told apart on the deep device, at most.
+const DEEP_CLASSES_MAX: u32 = 4;
+/// Segments of a deep device, at least.
+const DEEP_SEGMENTS_MIN: u64 = 8;
 /// The smallest item: header, key of one byte, padded.
 const ITEM_BYTES_MIN: u64 = 16;
 /// Places of the inline layout count 8 B in 32 bits.
@@ -41,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) segments: u32,
     pub(crate) space: Shape,
     pub(crate) index: HashShape,
-    pub(crate) classes: u32,
+    pub(crate) classes: Classes,
     pub(crate) ghost_keys: Option<u64>,
     /// Bytes of tables that are there from the start, the index's excluded.
     pub(crate) fixed_bytes: u64,
@@ -81,6 +89,41 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// What a store gets of its part of a deep device.
+fn depth(config: &StoreConfig) -> Result<DepthShape, StoreError> {
+    let Some(part) = config.deep else {
+        return Ok(DepthShape::default());
+    };
+    let segment = u64::from(config.segment_bytes);
+    if config.layout != Layout::Split {
+        let why = "has its keys apart from its values (layout \"split\")";
+        return Err(StoreError::CannotBeDeep(why));
+    }
+    let keep = config.keep.as_ref();
+    if keep.is_some_and(|keep| keep.journal.is_some()) {
+        let why = "survives no power failure yet (sync)";
+        return Err(StoreError::CannotBeDeep(why));
+    }
+    let (len, needed) = (part.len, DEEP_SEGMENTS_MIN * segment);
+    if len < needed {
+        let segment = config.segment_bytes;
+        return Err(StoreError::TooShallow {
+            len,
+            segment,
+            needed,
+        });
+    }
+    // One is filled for each class, and as many are written meanwhile.
+    let most = 2 * DEEP_CLASSES_MAX;
+    let stages = (config.size / STAGES_ONE_IN / segment).clamp(2, u64::from(most)) as u32;
+    Ok(DepthShape {
+        segments: u32::try_from(len / segment).unwrap_or(u32::MAX / 2),
+        stages,
+        classes: stages / 2,
+        day_bytes: part.day_bytes,
+    })
+}
+
 /// Divides a budget, or says what is wrong with it.
 pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
     check(config)?;
@@ -94,8 +137,10 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
         Layout::Inline => None,
     };
     let ghost_keys = (config.eviction == Eviction::S3Fifo).then_some(size / GHOST_ONE_IN_BYTES);
+    let depth = depth(config)?;
     let per_segment = SEGMENT_TABLE_BYTES + u64::from(config.workers) * DEAD_ENTRY_BYTES;
-    let fixed_bytes = segments * per_segment
+    let fixed_bytes = (segments + u64::from(depth.segments)) * per_segment
+        + u64::from(depth.stages) * segment
         + chunk_count.map_or(0, |count| u64::from(count) * chunks::ENTRY_BYTES)
         + ghost_keys.map_or(0, Ghost::bytes);
     let reserve = RESERVE_SEGMENTS * segment;
@@ -129,13 +174,17 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
             reserve,
             ahead,
             keep_warm: segment,
+            depth,
         },
         index: HashShape {
             items_max,
             workers,
             huge,
         },
-        classes: classes.clamp(1, CLASSES_MAX) as u32,
+        classes: Classes {
+            fast: classes.clamp(1, CLASSES_MAX) as u32,
+            deep: depth.classes,
+        },
         ghost_keys,
         fixed_bytes,
         chunk_count,
@@ -160,6 +209,7 @@ mod tests {
             hash_seed: 0,
             keep: None,
             order: None,
+            deep: None,
         }
     }
 

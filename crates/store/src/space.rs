@@ -1,8 +1,9 @@
 //! Space: who gets a segment, a chunk or a page of index, within the tenant's one budget.
 //!
 //! `used` counts all of it: segments and chunks in use or in limbo, chunks that are free but still
-//! hold memory, the index and the tables. It never passes `size`. Ordinary takers leave a reserve,
-//! which only relocation may use, so that a full tenant can always make room.
+//! hold memory, the index and the tables. It never passes `size`. Segments of a deep device are not
+//! of it, but their keys and the stages that they are filled in are. Ordinary takers leave a
+//! reserve, which only relocation may use, so that a full tenant can always make room.
 //!
 //! What it never does: choose what is evicted, touch items, wait for an era.
 //!
@@ -14,10 +15,12 @@
 //! (`Draining`), the limbo list (`Limbo`).
 
 use crate::chunks::{CHUNK_BYTES, Chunks};
+use crate::depth::{self, Depth, DepthShape};
 use crate::items::Items;
 use crate::segment::{NONE, Queue, SEQ_MAX, SegmentState, has_items};
 use nyx_index::Eras;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Who asks for memory.
@@ -40,6 +43,8 @@ pub(crate) struct Shape {
     pub(crate) ahead: u64,
     /// Free key memory that is not given back to the system.
     pub(crate) keep_warm: u64,
+    /// What there is of a deep device.
+    pub(crate) depth: DepthShape,
 }
 
 /// The space of one store.
@@ -65,6 +70,8 @@ pub(crate) struct State {
     untouched_chunk: u32,
     /// The disk has no blocks for the chunks of an image.
     starved: Starved,
+    /// The deep device's side.
+    depth: Option<Depth>,
     queues: [Fifo; Queue::COUNT],
     /// Neighbours of each sealed segment in its queue.
     links: Box<[Neighbours]>,
@@ -102,6 +109,10 @@ struct Fifo {
 
 /// A disk that stays full is asked once in two to the power of this many times.
 const STARVED_SKIPS_LOG2: u32 = 6;
+/// Keys of deep items take at most one part in this many of the budget.
+const DEEP_KEYS_ONE_IN: u64 = 2;
+/// Of the oldest of one part in this many of the deep queue the one with the least alive goes.
+const DEEP_CHOICE_ONE_IN: u32 = 8;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
 const CHUNKS_AHEAD: u32 = 4;
 /// Bytes of tables that one segment takes.
@@ -109,8 +120,17 @@ pub(crate) const SEGMENT_TABLE_BYTES: u64 =
     (size_of::<crate::segment::Segment>() + size_of::<Neighbours>() + 4 + 16) as u64;
 
 impl Space {
-    /// All of `shape.size` free but `used`.
-    pub(crate) fn new(shape: Shape, used: u64, segments: u32, eras: Arc<Eras>) -> Space {
+    /// All of `shape.size` free but `used`; so many segments of it, and behind them those of a deep
+    /// device, of so many bytes each.
+    pub(crate) fn new(
+        shape: Shape,
+        used: u64,
+        (segments, segment_bytes): (u32, u32),
+        eras: Arc<Eras>,
+    ) -> Space {
+        let deep = shape.depth;
+        let all = segments + deep.segments;
+        let depth = (deep.segments > 0).then(|| Depth::new(segments, deep, segment_bytes));
         let none = Neighbours {
             older: NONE,
             newer: NONE,
@@ -127,7 +147,7 @@ impl Space {
             next_seq: 1,
             free: Vec::with_capacity(segments as usize),
             untouched: 0,
-            limbo: VecDeque::with_capacity(segments as usize),
+            limbo: VecDeque::with_capacity(all as usize),
             limbo_bytes: 0,
             warm: List {
                 first: NONE,
@@ -139,8 +159,9 @@ impl Space {
             },
             untouched_chunk: 0,
             starved: Starved::default(),
+            depth,
             queues: [empty; Queue::COUNT],
-            links: vec![none; segments as usize].into_boxed_slice(),
+            links: vec![none; all as usize].into_boxed_slice(),
         };
         Space {
             state: Mutex::new(state),
@@ -261,8 +282,9 @@ impl State {
     /// Whether something must go: what puts may take, now or when the era is over, is nearly used
     /// up.
     pub(crate) fn is_tight(&self, items: &Items) -> bool {
-        let segments = self.free.len() + self.limbo.len();
-        let untouched = (items.segments.len() - self.untouched) as usize;
+        let deep_limbo = self.depth.as_ref().map_or(0, |depth| depth.limbo);
+        let segments = self.free.len() + self.limbo.len() - deep_limbo as usize;
+        let untouched = (items.first_deep() - self.untouched) as usize;
         let ahead = self.shape.ahead / u64::from(items.segment_bytes());
         let chunks_left = items.chunks.as_ref().is_none_or(|chunks| {
             let untouched = chunks.len() - self.untouched_chunk;
@@ -271,6 +293,59 @@ impl State {
         self.room(Taker::Put, true) < self.shape.ahead
             || ((segments + untouched) as u64) < ahead
             || !(chunks_left || self.limbo_bytes > 0)
+    }
+
+    /// Whether something deep must go: its segments are nearly used up, or its keys take too much.
+    pub(crate) fn is_deep_tight(&self) -> bool {
+        self.depth.as_ref().is_some_and(|depth| {
+            let keys = u64::from(depth.chunks) * u64::from(CHUNK_BYTES);
+            depth.is_tight() || keys > self.shape.size / DEEP_KEYS_ONE_IN
+        })
+    }
+
+    /// The deep segment that goes next.
+    pub(crate) fn deep_victim(&self, items: &Items) -> Option<u32> {
+        let oldest = self.oldest(Queue::Deep);
+        let each = std::iter::successors(oldest, |&segment| self.younger(segment));
+        let len = self.queue_len(Queue::Deep);
+        depth::victim(items, each, len, DEEP_CHOICE_ONE_IN)
+    }
+
+    /// How deep it goes.
+    pub(crate) fn depth_shape(&self) -> DepthShape {
+        self.shape.depth
+    }
+
+    /// The deep device's side, where there is one.
+    pub(crate) fn depth(&mut self) -> Option<&mut Depth> {
+        self.depth.as_mut()
+    }
+
+    /// A segment that is full waits to be written to the deep device.
+    pub(crate) fn wait_to_be_written(&mut self, items: &Items, segment: u32) {
+        if let (Some(depth), Some(deep)) = (&mut self.depth, items.deep()) {
+            depth.to_write.push_back(segment);
+            deep.to_write.store(depth.to_write.len() as u32, Relaxed);
+        }
+    }
+
+    /// The one that waits longest; it no longer does.
+    pub(crate) fn next_to_write(&mut self, items: &Items) -> Option<u32> {
+        let (depth, deep) = (self.depth.as_mut()?, items.deep()?);
+        let next = depth.to_write.pop_front();
+        deep.to_write.store(depth.to_write.len() as u32, Relaxed);
+        next
+    }
+
+    /// What a segment was filled in is left: its values are on the device, or nothing lives there.
+    pub(crate) fn leave_stage(&mut self, items: &Items, segment: u32) {
+        let segment = items.segments.at(segment);
+        let stage = segment.stage().expect("it has one until this");
+        segment.set_stage(None);
+        let era = self.eras.retire();
+        if let Some(depth) = &mut self.depth {
+            depth.leave(era, stage);
+        }
     }
 
     /// Whether it is the disk, not the tenant, that is full.
@@ -302,8 +377,11 @@ impl State {
         class: u8,
     ) -> Option<u32> {
         self.collect(items);
+        if queue == Queue::Deep {
+            return self.take_deep(items, class);
+        }
         let bytes = u64::from(items.segment_bytes());
-        if self.free.is_empty() && self.untouched == items.segments.len() {
+        if self.free.is_empty() && self.untouched == items.first_deep() {
             return None;
         }
         if !self.charge(items, taker, bytes) {
@@ -315,6 +393,15 @@ impl State {
         });
         let seq = self.next_seq();
         items.segments.open(segment, seq, queue, class);
+        Some(segment)
+    }
+
+    /// Opens a free segment of the deep device, with a stage to fill it in.
+    fn take_deep(&mut self, items: &Items, class: u8) -> Option<u32> {
+        let (segment, stage) = self.depth.as_mut()?.take(items.segment_bytes())?;
+        let seq = self.next_seq();
+        items.segments.at(segment).set_stage(Some(stage));
+        items.segments.open(segment, seq, Queue::Deep, class);
         Some(segment)
     }
 
@@ -337,6 +424,9 @@ impl State {
         chunks.assign(chunk, seq, segment);
         let rest = items.segments.at(segment).push_chunk(chunk);
         chunks.set_next(chunk, rest);
+        if let Some(depth) = self.depth.as_mut().filter(|_| items.is_deep(segment)) {
+            depth.chunks += 1;
+        }
         Some(chunk)
     }
 
@@ -401,6 +491,9 @@ impl State {
         }
         fifo.newest = segment;
         fifo.len += 1;
+        if items.is_deep(segment) {
+            self.wait_to_be_written(items, segment);
+        }
     }
 
     /// Takes a sealed segment out of its queue, to be emptied.
@@ -444,11 +537,17 @@ impl State {
         let entry = items.segments.at(segment);
         entry.step(SegmentState::Draining, SegmentState::Limbo);
         self.limbo_bytes += held_bytes(items, segment);
+        if let Some(depth) = self.depth.as_mut().filter(|_| items.is_deep(segment)) {
+            depth.limbo += 1;
+        }
         self.limbo.push_back((self.eras.retire(), segment));
     }
 
     /// Frees what no worker can still look at.
     pub(crate) fn collect(&mut self, items: &Items) {
+        if let Some(depth) = &mut self.depth {
+            depth.collect(|era| self.eras.is_over(era));
+        }
         while let Some(&(era, segment)) = self.limbo.front() {
             if !self.eras.is_over(era) {
                 return;
@@ -456,12 +555,19 @@ impl State {
             self.limbo.pop_front();
             self.limbo_bytes -= held_bytes(items, segment);
             self.free_chunks(items, segment);
-            self.used -= u64::from(items.segment_bytes());
-            items
-                .segments
-                .at(segment)
-                .step(SegmentState::Limbo, SegmentState::Free);
-            self.free.push(segment);
+            let entry = items.segments.at(segment);
+            entry.step(SegmentState::Limbo, SegmentState::Free);
+            match self.depth.as_mut().filter(|_| items.is_deep(segment)) {
+                Some(depth) => {
+                    depth.limbo -= 1;
+                    depth.chunks -= entry.chunks();
+                    depth.free(segment, entry.failures() > 0);
+                }
+                None => {
+                    self.used -= u64::from(items.segment_bytes());
+                    self.free.push(segment);
+                }
+            }
         }
     }
 
@@ -488,7 +594,11 @@ fn highest_seq(items: &Items) -> u64 {
 /// Bytes that freeing a segment will give back.
 fn held_bytes(items: &Items, segment: u32) -> u64 {
     let chunks = u64::from(items.segments.at(segment).chunks());
-    u64::from(items.segment_bytes()) + chunks * u64::from(CHUNK_BYTES)
+    let values = match items.is_deep(segment) {
+        true => 0,
+        false => u64::from(items.segment_bytes()),
+    };
+    values + chunks * u64::from(CHUNK_BYTES)
 }
 
 impl Starved {

@@ -16,7 +16,7 @@
 use crate::check;
 use crate::config::{Eviction, StoreConfig, StoreError};
 use crate::ghost::Ghost;
-use crate::header::{Checks, Header, State};
+use crate::header::{Header, State};
 use crate::item::Item;
 use crate::items::{Draft, Items, Source};
 use crate::journal::{Change, First, Journal, Kind, Room, Start};
@@ -27,11 +27,11 @@ use crate::request::{Condition, DeleteOutcome, KEY_LEN_MAX, KeyHash, Put, PutOut
 use crate::segment::{Queue, Segment};
 use crate::shape;
 use crate::space::{Space, Taker};
-use crate::writer::{Appended, Lot, Writer};
+use crate::writer::{Appended, Classes, Lot, Writer};
 use nyx_base::{CachePadded, UnixSeconds, WorkerId};
-use nyx_gate::Lane;
 use nyx_index::Eras;
 use nyx_index::{Full, Guard, Hash, Place, Places, Slot};
+use nyx_tier::Lane;
 use std::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -53,12 +53,14 @@ pub struct Store {
     pub(crate) ghost: Option<Ghost>,
     /// Where counters of uses stop under this policy.
     pub(crate) uses_most: u8,
-    classes: u32,
+    classes: Classes,
     /// Written while items are moved, by one worker at a time: on lines of their own, because what
     /// stands beside them is read on every put.
     pub(crate) done: CachePadded<Done>,
     pub(crate) reclaimer: CachePadded<Mutex<Reclaimer>>,
     flush: CachePadded<Flush>,
+    /// Deep items that could not be read, or were not what had been stored.
+    pub(crate) lost: AtomicU64,
     /// Of a store that survives.
     pub(crate) kept: Option<Box<Kept>>,
     /// Of one that survives power failures.
@@ -123,21 +125,23 @@ impl Store {
             .order
             .map(|tree| Order::new(tree, config.size, eras.clone()));
         let order = order.transpose()?;
+        let segments = (plan.segments, config.segment_bytes);
         let used = plan.fixed_bytes + index.bytes() + order.as_ref().map_or(0, Order::bytes);
         let mut store = Store {
             items,
-            space: Space::new(plan.space, used, plan.segments, eras.clone()),
+            space: Space::new(plan.space, used, segments, eras.clone()),
             index,
             order,
             ghost: plan.ghost_keys.map(Ghost::new).transpose()?,
             done: CachePadded::default(),
-            uses_most: config.eviction.uses_most(),
+            uses_most: config.uses_most(),
             classes: plan.classes,
             reclaimer: CachePadded(Mutex::new(Reclaimer::new(plan.classes))),
             flush: CachePadded(Flush {
                 mark: AtomicU64::new(0),
                 due: AtomicU32::new(UnixSeconds::NEVER.0),
             }),
+            lost: AtomicU64::new(0),
             kept,
             journal: None,
             first: Mutex::default(),
@@ -246,7 +250,8 @@ impl Store {
         self.items.prefetch_value(lane, place);
     }
 
-    /// Finds an item. Does not count an access: see [`Item::mark_access`].
+    /// Finds an item. Does not count an access: see [`Item::mark_access`]. Where the store has a
+    /// deep device, ask [`Store::fetch`] before it is read.
     #[inline]
     pub fn get(
         &self,
@@ -263,6 +268,7 @@ impl Store {
             place,
             header,
             state,
+            spot: self.items.spot(place, &header),
         })
     }
 
@@ -288,10 +294,9 @@ impl Store {
                 return outcome;
             }
         }
-        let lot = Lot {
-            queue: self.queue_for(put.hash),
-            class: w.class(put.expiry, now),
-        };
+        let queue = self.queue_for(put.hash);
+        let class = w.class(queue, put.expiry, now);
+        let lot = Lot { queue, class };
         if !self.make_room(w, lane, lot, needs, now) {
             return PutOutcome::OutOfMemory;
         }
@@ -309,10 +314,7 @@ impl Store {
             state,
             key,
             hash: put.hash,
-            checks: self.kept.as_ref().map(|_| Checks {
-                head: 0,
-                value: check::value(put.hash, put.value),
-            }),
+            check: header.has_checks.then(|| check::value(put.hash, put.value)),
             value,
         };
         let appended = w.append(&self.items, lane, lot, &draft);
@@ -594,7 +596,7 @@ impl Store {
     }
 
     /// Counts an item that was taken out of the index. Its header is near: its key was compared.
-    fn kill(&self, worker: WorkerId, hash: KeyHash, found: Found) {
+    pub(crate) fn kill(&self, worker: WorkerId, hash: KeyHash, found: Found) {
         if let (Some(chunks), None) = (&self.items.chunks, &self.kept) {
             chunks.mark_dead(found.place);
         }
@@ -767,12 +769,16 @@ impl Store {
     /// keys.
     #[inline]
     fn queue_for(&self, hash: KeyHash) -> Queue {
-        let old = || self.candidate(hash).map(|place| self.queue_of(place));
+        let old = || self.candidate(hash).map(|place| self.young_queue_of(place));
         let is_remembered = || self.ghost.as_ref().is_some_and(|ghost| ghost.take(hash.0));
         self.config.eviction.queue_for(old, is_remembered)
     }
 
-    pub(crate) fn queue_of(&self, place: Place) -> Queue {
-        self.items.segments.at(self.items.segment_of(place)).queue()
+    /// The queue for an item that takes the place of another: nothing is put deep.
+    pub(crate) fn young_queue_of(&self, place: Place) -> Queue {
+        match self.items.segments.at(self.items.segment_of(place)).queue() {
+            Queue::Deep => Queue::Main,
+            queue => queue,
+        }
     }
 }

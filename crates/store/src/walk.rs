@@ -8,8 +8,8 @@ use crate::chunks::Chunks;
 use crate::header::Header;
 use crate::items::Items;
 use crate::segment::NONE;
-use nyx_gate::Lane;
 use nyx_index::Place;
+use nyx_tier::Lane;
 
 /// Where a walk stands.
 #[derive(Debug)]

@@ -7,14 +7,13 @@
 //!
 //! What it never does: publish, evict, share: it belongs to one worker (or to the reclaimer).
 
-use crate::check;
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::items::{Draft, Footprint, Items};
 use crate::segment::{NONE, Queue};
 use crate::space::{Space, Taker};
 use nyx_base::{UnixSeconds, WorkerId};
-use nyx_gate::Lane;
 use nyx_index::Place;
+use nyx_tier::Lane;
 
 /// Values that move on the medium move in pieces of this many bytes.
 const PIECE_BYTES: usize = 4096;
@@ -31,12 +30,35 @@ const CLASSES_MOST: u32 = 32 * CLASSES_PER_OCTAVE;
 pub struct Writer {
     worker: WorkerId,
     taker: Taker,
-    classes: u32,
+    classes: Classes,
     /// By queue, then by class.
     open: Box<[Option<Open>]>,
     /// The flush mark at which the open segments were opened.
     flush_mark: u64,
     piece: Box<[u8; PIECE_BYTES]>,
+    /// What it writes to the deep device.
+    pub(crate) writing: Option<Writing>,
+}
+
+/// A segment that is on its way to the deep device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writing {
+    pub(crate) segment: u32,
+    /// Bytes that are written, whole blocks.
+    pub(crate) len: u32,
+    /// Bytes that were set off.
+    pub(crate) sent: u32,
+    /// Pieces that are on their way.
+    pub(crate) pieces: u32,
+    pub(crate) has_failed: bool,
+}
+
+/// How many classes of expiry are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Classes {
+    pub(crate) fast: u32,
+    /// On the deep device, where each has a stage.
+    pub(crate) deep: u32,
 }
 
 /// An open segment and how far it is filled.
@@ -80,14 +102,16 @@ pub(crate) struct Appended {
 }
 
 impl Writer {
-    pub(crate) fn new(worker: WorkerId, taker: Taker, classes: u32) -> Writer {
+    pub(crate) fn new(worker: WorkerId, taker: Taker, classes: Classes) -> Writer {
+        let most = classes.fast.max(classes.deep) as usize;
         Writer {
             worker,
             taker,
             classes,
-            open: vec![None; Queue::COUNT * classes as usize].into_boxed_slice(),
+            open: vec![None; Queue::COUNT * most].into_boxed_slice(),
             flush_mark: 0,
             piece: Box::new([0; PIECE_BYTES]),
+            writing: None,
         }
     }
 
@@ -100,21 +124,26 @@ impl Writer {
         self.taker
     }
 
-    /// The class of an expiry: items without one first, then by time to live.
+    /// The class of an expiry in a queue: items without one first, then by time to live.
     #[inline]
-    pub(crate) fn class(&self, expiry: UnixSeconds, now: UnixSeconds) -> u8 {
-        if expiry == UnixSeconds::NEVER || self.classes == 1 {
+    pub(crate) fn class(&self, queue: Queue, expiry: UnixSeconds, now: UnixSeconds) -> u8 {
+        let classes = match queue {
+            Queue::Deep => self.classes.deep,
+            _ => self.classes.fast,
+        };
+        if expiry == UnixSeconds::NEVER || classes <= 1 {
             return 0;
         }
         let ttl = expiry.0.saturating_sub(now.0).max(CLASSES_PER_OCTAVE);
         let octave = ttl.ilog2();
         let quarter = (ttl >> (octave - 2)) & (CLASSES_PER_OCTAVE - 1);
         let fine = octave * CLASSES_PER_OCTAVE + quarter;
-        (1 + fine * (self.classes - 1) / CLASSES_MOST) as u8
+        (1 + fine * (classes - 1) / CLASSES_MOST) as u8
     }
 
     fn slot(&mut self, lot: Lot) -> &mut Option<Open> {
-        let at = lot.queue as usize * self.classes as usize + usize::from(lot.class);
+        let most = self.classes.fast.max(self.classes.deep) as usize;
+        let at = lot.queue as usize * most + usize::from(lot.class);
         &mut self.open[at]
     }
 
@@ -193,10 +222,6 @@ impl Writer {
         if items.chunks.is_some() {
             draft.header.value_offset = open.medium_fill;
         }
-        if let Some(checks) = &mut draft.checks {
-            let unique = items.unique(place);
-            checks.head = check::head(&draft.header, draft.hash, unique, checks.value);
-        }
         open.chunk_fill += footprint.dram;
         open.dram_fill += footprint.dram;
         open.medium_fill += footprint.medium;
@@ -267,7 +292,9 @@ impl Open {
         {
             chunks.prefetch_write(Chunks::place(self.chunk, from), likely.dram as usize);
         }
-        if let Some(from) = ahead(self.medium_fill, likely.medium, items.segment_bytes()) {
+        if let Some(from) = ahead(self.medium_fill, likely.medium, items.segment_bytes())
+            && !items.is_deep(self.segment)
+        {
             let at = items.segment_at(self.segment) + u64::from(from);
             lane.prefetch_write(at, likely.medium as usize);
         }

@@ -172,6 +172,7 @@ fn a_touch_moves_the_end() {
             let lane = &mut w.tolls.lane(rig::TENANT);
             w.store
                 .touch(&mut w.writer, lane, b"k", hash, expiry, w.now)
+                .is_touched()
         };
         assert!(!touch(w, after(5)));
         let cas = w.store(b"k", b"value");
@@ -203,7 +204,8 @@ fn a_touch_keeps_a_unique_that_was_handed_out() {
         let item = store.get(&mut w.lane(), b"k", hash, now).expect("stored");
         let cas = item.cas(&mut w.lane());
         let lane = &mut w.tolls.lane(rig::TENANT);
-        assert!(store.touch(&mut w.writer, lane, b"k", hash, after(5), now));
+        let touched = store.touch(&mut w.writer, lane, b"k", hash, after(5), now);
+        assert!(touched.is_touched());
         let put = Put {
             condition: Condition::CasIs(cas),
             ..Put::set(b"k", hash, b"w")

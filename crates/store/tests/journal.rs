@@ -117,7 +117,7 @@ fn change(worker: &mut Worker<'_>, model: &mut State, rng: &mut fastrand::Rng) {
             }
         }
         26..=29 => {
-            if store.touch(w, lane, &key, hash, expiry, now) {
+            if store.touch(w, lane, &key, hash, expiry, now).is_touched() {
                 model.get_mut(&number).expect("it was touched").expiry = expiry;
             }
         }
@@ -705,7 +705,8 @@ fn a_life_that_was_prolonged_is_as_long_after_a_power_failure() {
             let now = UnixSeconds(worker.now.0 + 30);
             let (store, expiry) = (worker.store, UnixSeconds(worker.now.0 + later));
             let lane = &mut worker.tolls.lane(TENANT);
-            assert!(store.touch(&mut worker.writer, lane, key, hash, expiry, now));
+            let touched = store.touch(&mut worker.writer, lane, key, hash, expiry, now);
+            assert!(touched.is_touched());
         }
         sync(&worker);
     }

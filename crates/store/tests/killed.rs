@@ -63,6 +63,7 @@ fn config(directory: &Path, is_journaled: bool) -> StoreConfig {
     StoreConfig {
         item_len_max: 16 << 10,
         order: None,
+        deep: None,
         keep: Some(Keep {
             path: directory.join("image"),
             name: "test".to_owned(),

@@ -3,12 +3,13 @@
 
 mod rig;
 
-use nyx_base::UnixSeconds;
+use nyx_base::{Instant, UnixSeconds};
 use nyx_store::{
-    Condition, DeleteOutcome, Eviction, Layout, Put, PutOutcome, Side, StoreConfig, Value,
+    Condition, DeleteOutcome, Eviction, Layout, Presence, Put, PutOutcome, Side, StoreConfig,
+    TouchOutcome, Value,
 };
 use proptest::prelude::*;
-use rig::{Rig, START, TENANT, Worker, small, value_of};
+use rig::{Rig, START, TENANT, Worker, deep, small, value_of};
 use std::collections::BTreeMap;
 
 const SIZE: u64 = 1 << 20;
@@ -56,6 +57,10 @@ enum Command {
         after: u32,
     },
     Expire,
+    /// What is full is set off to the deep device, or what is on its way there arrives.
+    WriteBack {
+        lands: bool,
+    },
 }
 
 /// What the model knows of a key.
@@ -87,6 +92,7 @@ fn commands() -> impl Strategy<Value = Vec<Command>> {
         4 => key.prop_map(|key| Command::Delete { key }),
         2 => (1u32..20).prop_map(|seconds| Command::Wait { seconds }),
         1 => Just(Command::Expire),
+        6 => any::<bool>().prop_map(|lands| Command::WriteBack { lands }),
     ];
     // Rarely, since nothing survives it.
     let flush = (0u32..30).prop_map(|after| Command::Flush { after });
@@ -171,11 +177,12 @@ impl Check<'_, '_> {
             ..Put::set(&name, self.w.hash(&name), b"")
         };
         let lane = &mut self.w.tolls.lane(TENANT);
-        match self
-            .w
-            .store
-            .extend(&mut self.w.writer, lane, &put, side, self.w.now)
-        {
+        let (store, now) = (self.w.store, self.w.now);
+        match store.extend(&mut self.w.writer, lane, &put, side, now) {
+            PutOutcome::Away(_) => {
+                self.w.land();
+                self.extend(key, len, side);
+            }
             PutOutcome::Stored { .. } => {
                 let mut known = known.expect("extended what was there");
                 match side {
@@ -197,10 +204,18 @@ impl Check<'_, '_> {
         let (known, name, now) = (self.known(key), name(key), self.w.now);
         let (store, hash) = (self.w.store, self.w.hash(&name));
         let lane = &mut self.w.tolls.lane(TENANT);
-        let Some(item) = store.get(lane, &name, hash, now) else {
+        let Some(mut item) = store.get(lane, &name, hash, now) else {
             self.missed(key);
             return;
         };
+        match store.fetch(self.w.writer.worker(), lane, &mut item, Instant(0)) {
+            Presence::Here => {}
+            told @ (Presence::Lost | Presence::Closed(_)) => panic!("key {key} is {told:?}"),
+            Presence::Away(_) => {
+                self.w.land();
+                return self.get(key);
+            }
+        }
         let mut known = known.expect("found what the model does not have");
         let mut value = vec![0; item.value_len()];
         item.read(lane, &mut value);
@@ -213,12 +228,14 @@ impl Check<'_, '_> {
             cas,
             "a unique that was handed out changed"
         );
+        store.promote(&self.w.writer, lane, &item, now);
         (known.cas, known.evictions) = (Some(cas), self.evictions());
         self.model.insert(key, known);
     }
 
     fn evictions(&self) -> u64 {
-        self.w.store.figures().evictions
+        let figures = self.w.store.figures();
+        figures.evictions + figures.deep.map_or(0, |deep| deep.evictions)
     }
 
     /// A miss is right where the model has nothing, and allowed where something was evicted since.
@@ -269,6 +286,12 @@ impl Check<'_, '_> {
                 let lane = &mut self.w.tolls.lane(TENANT);
                 self.w.store.expire(&mut self.w.writer, lane, self.w.now);
             }
+            Command::WriteBack { lands: true } => self.w.land(),
+            Command::WriteBack { lands: false } => {
+                let lane = &mut self.w.tolls.lane(TENANT);
+                let now = Instant(0);
+                self.w.store.write_back(&mut self.w.writer, lane, now);
+            }
         }
         let figures = self.w.store.figures();
         assert!(
@@ -288,9 +311,15 @@ impl Check<'_, '_> {
             .store
             .touch(&mut self.w.writer, lane, &name, hash, expiry, self.w.now);
         match (touched, known) {
-            (true, Some(known)) => drop(self.model.insert(key, Known { expiry, ..known })),
-            (true, None) => panic!("touched what is not there"),
-            (false, _) => self.missed(key),
+            (TouchOutcome::Touched, Some(known)) => {
+                self.model.insert(key, Known { expiry, ..known });
+            }
+            (TouchOutcome::Touched, None) => panic!("touched what is not there"),
+            (TouchOutcome::NotFound, _) => self.missed(key),
+            (TouchOutcome::Away(_), _) => {
+                self.w.land();
+                self.touch(key, ttl);
+            }
         }
     }
 
@@ -306,7 +335,7 @@ impl Check<'_, '_> {
         match done {
             DeleteOutcome::Deleted => assert!(known.is_some(), "deleted what is not there"),
             DeleteOutcome::NotFound => self.missed(key),
-            DeleteOutcome::Exists => panic!("there was no condition"),
+            DeleteOutcome::Exists | DeleteOutcome::Away(_) => panic!("{done:?}"),
         }
         self.model.remove(&key);
     }
@@ -353,5 +382,10 @@ proptest! {
     fn finds_what_is_right_inline(policy in 0usize..5, commands in commands()) {
         let eviction = Eviction::ALL[policy];
         run(StoreConfig { eviction, layout: Layout::Inline, ..small(SIZE) }, commands);
+    }
+
+    #[test]
+    fn finds_what_is_right_on_two_devices(policy in 0usize..5, commands in commands()) {
+        run(StoreConfig { eviction: Eviction::ALL[policy], ..deep(SIZE, 1 << 20) }, commands);
     }
 }

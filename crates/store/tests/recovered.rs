@@ -224,7 +224,8 @@ fn what_was_evicted_and_then_made_to_end_does_not_come_back() {
         };
         let outcome = store.invalidate(w, lane, &asked, now);
         assert_eq!(outcome, DeleteOutcome::NotFound);
-        assert!(!store.touch(w, lane, keys[1], hashes[1], now, now));
+        let touched = store.touch(w, lane, keys[1], hashes[1], now, now);
+        assert!(!touched.is_touched());
         let outcome = store.delete(w, lane, keys[2], hashes[2], Condition::Absent, now);
         assert_eq!(outcome, DeleteOutcome::NotFound);
         sync(&worker);
@@ -303,7 +304,8 @@ fn a_touch_for_which_there_is_no_room_removes_its_item() {
     let hash = worker.hash(b"key");
     let lane = &mut worker.tolls.lane(TENANT);
     let (store, w, now) = (worker.store, &mut worker.writer, worker.now);
-    assert!(!store.touch(w, lane, b"key", hash, expiry, now));
+    let touched = store.touch(w, lane, b"key", hash, expiry, now);
+    assert!(!touched.is_touched());
     assert!(!is_there(&mut worker, b"key"), "with its old end");
     sync(&worker);
     drop(worker);

@@ -3,9 +3,9 @@
 
 mod rig;
 
-use nyx_base::{UnixSeconds, WorkerId};
+use nyx_base::{Instant, UnixSeconds, WorkerId};
 use nyx_store::{Condition, Eviction, Layout, Put, PutOutcome, Side, StoreConfig};
-use rig::{Rig, TENANT, Worker, small, value_of};
+use rig::{Rig, TENANT, Worker, deep, small, value_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const MIB: u64 = 1 << 20;
@@ -73,12 +73,41 @@ fn churn(w: &mut Worker<'_>, seed: u64, rounds: u64, versions: &AtomicU64) {
             w.now = UnixSeconds(w.now.0 + u32::from(round % 4096 == 0));
             assert!(w.store.figures().used_bytes <= 3 * MIB);
         }
+        if round % 64 == 0 && w.store.is_deep() {
+            w.land();
+            let lane = &mut w.tolls.lane(TENANT);
+            w.store.write_back(&mut w.writer, lane, Instant(0));
+        }
         if round % 1024 == 0 {
             let lane = &mut w.tolls.lane(TENANT);
             w.store.expire(&mut w.writer, lane, w.now);
         }
     }
+    w.land();
     w.eras.leave(w.writer.worker());
+}
+
+#[test]
+fn two_devices_give_no_others_bytes_either() {
+    for eviction in Eviction::ALL {
+        let rig = Rig::new(StoreConfig {
+            eviction,
+            workers: 2,
+            ..deep(3 * MIB, MIB)
+        });
+        let versions = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for id in 0..2 {
+                let (rig, versions) = (&rig, &versions);
+                scope.spawn(move || churn(&mut rig.worker(id), u64::from(id), 60_000, versions));
+            }
+        });
+        let figures = rig.store.figures();
+        let told = figures.deep.expect("a deep device");
+        assert_eq!(told.lost, 0, "{eviction}: {told:?}");
+        let has_moved = told.demotions > 1000 && told.promotions > 100 && told.evictions > 100;
+        assert!(has_moved, "{eviction}: {told:?} {figures:?}");
+    }
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl Reference {
         item.is_some_and(|item| !self.known.contains_key(&item.write))
     }
 
+    /// Whether an item is there whose value has no bytes.
+    pub(crate) fn has_an_empty_value(&self) -> bool {
+        self.items.values().any(|item| item.value.is_empty())
+    }
+
     /// Time moves on.
     pub(crate) fn wait_s(&mut self, seconds: u32) {
         self.now += i64::from(seconds);

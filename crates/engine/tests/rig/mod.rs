@@ -5,14 +5,16 @@
 
 use nyx_base::{Bytes, Clock, Instant, Nanos, Now, TenantId, UnixSeconds, WorkerId};
 use nyx_engine::{
-    Binding, Engine, EngineConfig, HoldAction, Outcome, Session, TenantConfig, Worker,
+    Binding, DeepShare, Engine, EngineConfig, HoldAction, Outcome, Session, TenantConfig, Worker,
 };
 use nyx_gate::{CostTable, Device};
 use nyx_media::Mapped;
+use nyx_media::queue::{DeepFile, Through};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_proto::{Limits, Out, Parse, parse, reply};
 use nyx_store::{Eviction, Layout};
+use nyx_tier::Deep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -55,6 +57,22 @@ pub(crate) fn roomy(name: &str) -> TenantConfig {
         hold: HoldAction::Delay,
         keep: None,
         ranges: None,
+        deep: None,
+    }
+}
+
+/// A small tenant with a larger part of a deep device.
+pub(crate) fn deep(name: &str) -> TenantConfig {
+    TenantConfig {
+        size: Bytes(8 << 20),
+        eviction: Eviction::Fifo,
+        deep: Some(DeepShare {
+            device: 0,
+            size: Bytes(64 << 20),
+            item_len_min: 1,
+            day: None,
+        }),
+        ..roomy(name)
     }
 }
 
@@ -64,6 +82,9 @@ pub(crate) struct Rig {
     pub(crate) worker: Worker,
     pub(crate) clock: Arc<HandClock>,
     pub(crate) unix: UnixSeconds,
+    /// Its deep device, if a tenant has one.
+    pub(crate) deep: Option<Arc<Deep>>,
+    _dir: Option<tempfile::TempDir>,
 }
 
 /// A device second of writes hurts the latency of others so many times as much as one of reads.
@@ -94,8 +115,24 @@ impl Rig {
             cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _])
                 .with_latency_prices(&[1.0; _], &[WRITE_LATENCY_PRICE; _]),
         };
+        let shares = tenants.iter().filter_map(|tenant| tenant.deep);
+        let deep_len: u64 = shares.map(|share| share.size.0).sum();
+        let deep = (deep_len > 0).then(|| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let file = DeepFile::open(&dir.path().join("deep"), Some(deep_len)).expect("room");
+            let deep = Deep::new(
+                "deep".into(),
+                file,
+                device.cost.clone(),
+                Through::Auto,
+                None,
+            );
+            (dir, Arc::new(deep))
+        });
+        let (dir, deep) = deep.unzip();
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
+            deep_devices: deep.clone().into_iter().collect(),
             tenants,
             tenants_max,
             policy,
@@ -109,6 +146,8 @@ impl Rig {
             unix: UnixSeconds(START_S),
             engine,
             clock,
+            deep,
+            _dir: dir,
         }
     }
 
@@ -170,10 +209,27 @@ impl Rig {
         outcome
     }
 
-    /// One request that must not be held, and its answer.
+    /// Takes in what comes from the deep device, until nothing is on its way there.
+    pub(crate) fn land(&mut self) {
+        loop {
+            let now = self.now();
+            self.engine.land(&mut self.worker, now, |_| {});
+            let hands = self.worker.deep_hands();
+            if hands.iter().all(|hand| hand.in_flight() == 0) {
+                return;
+            }
+        }
+    }
+
+    /// One request that must not be held, and its answer. Where it is told to come again when
+    /// something has landed, it does.
     pub(crate) fn ask(&mut self, session: &mut Session, request: &[u8]) -> Vec<u8> {
         let mut out = Out::new();
-        let outcome = self.try_once(session, request, &mut out);
+        let mut outcome = self.try_once(session, request, &mut out);
+        while let Outcome::Away { .. } = outcome {
+            self.land();
+            outcome = self.try_once(session, request, &mut out);
+        }
         let is_done = matches!(outcome, Outcome::Done | Outcome::Turn);
         assert!(is_done, "{}: {outcome:?}", request.escape_ascii());
         out.pending().to_vec()

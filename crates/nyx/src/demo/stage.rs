@@ -70,6 +70,7 @@ impl Stage {
             cost,
         };
         let engine = Engine::new(EngineConfig {
+            deep_devices: Vec::new(),
             devices: vec![Arc::new(device)],
             tenants,
             tenants_max: 0,

@@ -68,9 +68,11 @@ impl EngineTarget {
             hold: HoldAction::Delay,
             keep: None,
             ranges: None,
+            deep: None,
         };
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
+            deep_devices: Vec::new(),
             tenants: vec![tenant],
             tenants_max: 0,
             policy: Box::new(Unlimited),

@@ -100,6 +100,7 @@ impl Serving {
             workers: config.server.workers,
             hash_seed: random_seed(),
             devices,
+            deep_devices: Vec::new(),
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(engine.tenants().iter());

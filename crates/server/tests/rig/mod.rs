@@ -34,6 +34,7 @@ pub(crate) fn tenant(name: &str) -> TenantConfig {
         hold: HoldAction::Delay,
         keep: None,
         ranges: None,
+        deep: None,
     }
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn engine(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Arc
     };
     let engine = Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
+        deep_devices: Vec::new(),
         tenants,
         tenants_max: 0,
         policy,

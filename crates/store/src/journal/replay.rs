@@ -12,7 +12,7 @@ use crate::request::{Condition, KeyHash, Put, PutOutcome, Side};
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
+use nyx_tier::Lane;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Release;
@@ -158,7 +158,8 @@ impl Replay<'_, '_> {
             Kind::Delete => false,
             Kind::Touch => {
                 let expiry = change.expiry.unwrap_or(UnixSeconds::NEVER);
-                store.touch(self.w, self.lane, key, hash, expiry, now)
+                let touched = store.touch(self.w, self.lane, key, hash, expiry, now);
+                touched.is_touched()
             }
             Kind::Append => has_base && self.extend(change, Side::Append, read),
             Kind::Prepend => has_base && self.extend(change, Side::Prepend, read),

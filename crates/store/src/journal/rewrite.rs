@@ -15,8 +15,8 @@ use crate::request::KeyHash;
 use crate::store::Store;
 use crate::writer::Writer;
 use nyx_base::{Instant, UnixSeconds, WorkerId};
-use nyx_gate::Lane;
 use nyx_index::Place;
+use nyx_tier::Lane;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
@@ -284,10 +284,12 @@ impl Store {
         if self.is_ended(&header, place, now) {
             return true;
         }
-        let at = self.items.value_at(place, &header);
+        let spot = self.items.spot(place, &header);
+        let source = self.items.source(spot, header.value_len);
+        let source = source.expect("a tenant with a journal has no deep device");
         room.write_from(&change, value_len, |value| {
             if !value.is_empty() {
-                lane.read(at, value);
+                source.read(lane, 0, value);
             }
         });
         true

@@ -111,6 +111,7 @@ impl About {
             workers: 1,
             hash_seed: self.hash_seed,
             order: None,
+            deep: None,
             keep: Some(Keep {
                 path: path.to_owned(),
                 name: self.name.clone(),

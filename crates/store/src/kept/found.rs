@@ -14,9 +14,9 @@ use crate::items::{Items, Source};
 use crate::request::KeyHash;
 use crate::store::{Found, Store};
 use nyx_base::{Instant, WorkerId};
-use nyx_gate::Lane;
 use nyx_index::{Place, Places, Revived};
 use nyx_media::MediaError;
+use nyx_tier::Lane;
 use std::sync::atomic::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -164,8 +164,12 @@ impl Store {
         let Some(checks) = self.items.checks(place, header) else {
             return false;
         };
-        let (at, len) = (self.items.value_at(place, header), header.value_len);
-        checks.value == self.check_of(lane, hash, &[Source::Medium { at, len }])
+        let spot = self.items.spot(place, header);
+        match self.items.source(spot, header.value_len) {
+            Some(source) => checks.value == self.check_of(lane, hash, &[source]),
+            // Whoever reads it looks.
+            None => true,
+        }
     }
 
     /// The check of a value of several pieces, read from where they are.
@@ -173,15 +177,10 @@ impl Store {
         let mut pieces = Pieces::new(hash);
         let mut piece = [0; PIECE_BYTES];
         for source in value {
-            match *source {
-                Source::Bytes(bytes) => pieces.add(bytes),
-                Source::Medium { at, len } => {
-                    for from in (0..len as usize).step_by(PIECE_BYTES) {
-                        let piece = &mut piece[..PIECE_BYTES.min(len as usize - from)];
-                        lane.read(at + from as u64, piece);
-                        pieces.add(piece);
-                    }
-                }
+            for from in (0..source.len()).step_by(PIECE_BYTES) {
+                let piece = &mut piece[..PIECE_BYTES.min(source.len() - from)];
+                source.read(lane, from, piece);
+                pieces.add(piece);
             }
         }
         pieces.check()

@@ -5,8 +5,8 @@
 use super::Kept;
 use crate::store::Store;
 use nyx_base::UnixSeconds;
-use nyx_gate::Lane;
 use nyx_index::{Place, Places};
+use nyx_tier::Lane;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What an image holds and whether that is sound.

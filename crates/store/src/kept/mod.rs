@@ -34,6 +34,7 @@ use crate::config::{Purpose, StoreConfig, StoreError};
 use crate::items::Items;
 use crate::segment::{SEQ_MAX, Segment, Segments};
 use crate::shape::Plan;
+use crate::stage::Stages;
 use nyx_base::{UnixSeconds, WorkerId};
 use nyx_index::{Hash, HashGround, Place};
 use nyx_media::{Array, Image, Left, MediaError, Region};
@@ -133,10 +134,18 @@ impl Ground {
             let entries = Array::reserve(count as usize, false)?;
             Ok::<_, MediaError>(Chunks::over(keys, entries))
         });
-        let segments = Array::reserve(plan.segments as usize, false)?;
+        let depth = plan.space.depth;
+        let segments = plan.segments + depth.segments;
+        let segments = Array::reserve(segments as usize, false)?;
         let segments = Segments::over(segments, config.workers);
+        let stages = (depth.stages > 0).then(|| {
+            let bytes = Stages::bytes(depth.stages, config.segment_bytes);
+            let region = Region::reserve(bytes, plan.huge)?;
+            Ok::<_, MediaError>(Stages::over(region, depth.stages, config.segment_bytes))
+        });
+        let deep = (plan.segments, stages.transpose()?);
         Ok(Ground {
-            items: Items::new(chunks.transpose()?, segments, config),
+            items: Items::new(chunks.transpose()?, segments, deep, config),
             index: Hash::new(plan.index)?,
             kept: None,
         })
@@ -243,7 +252,8 @@ impl Parts {
         let keys = image.region(self.keys, Chunks::bytes(chunks), plan.huge)?;
         let live = (0..segments.len()).map(|_| AtomicU64::new(0)).collect();
         let segments = Segments::over(segments, config.workers);
-        let items = Items::new(Some(Chunks::over(keys, entries)), segments, config);
+        let deep = (plan.segments, None);
+        let items = Items::new(Some(Chunks::over(keys, entries)), segments, deep, config);
         let (index, beginning) = self.index(plan, &items, &image, beginning, config)?;
         // From here on it is one: what failed before left nothing behind. It is worth nothing yet
         // where a journal may have more.

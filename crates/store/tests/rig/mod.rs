@@ -9,12 +9,15 @@ pub(crate) mod surviving;
 
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
 use nyx_gate::cost::STEPS;
-use nyx_gate::{Account, Budget, CostTable, Device, Lane, Tolls};
+use nyx_gate::{Account, Budget, CostTable, Device};
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
+use nyx_media::queue::{DeepFile, Through};
 use nyx_store::{
-    Eras, Eviction, KeyHash, Layout, Put, PutOutcome, Store, StoreConfig, StoreError, Writer,
+    DeepPart, Eras, Eviction, KeyHash, Layout, Presence, Put, PutOutcome, Store, StoreConfig,
+    StoreError, Writer,
 };
+use nyx_tier::{Deep, Hand, Lane, Tolls};
 use std::sync::Arc;
 
 /// The one tenant.
@@ -37,6 +40,9 @@ pub(crate) struct Rig {
     pub(crate) store: Store,
     pub(crate) eras: Arc<Eras>,
     device: Arc<Device>,
+    /// Its deep device, if it has one.
+    pub(crate) deep: Option<Arc<Deep>>,
+    _dir: Option<tempfile::TempDir>,
 }
 
 /// One worker's part of a rig.
@@ -62,6 +68,20 @@ pub(crate) fn small(size: u64) -> StoreConfig {
         hash_seed: 7,
         keep: None,
         order: None,
+        deep: None,
+    }
+}
+
+/// A store like [`small`] with so many bytes of a deep device.
+pub(crate) fn deep(size: u64, len: u64) -> StoreConfig {
+    StoreConfig {
+        deep: Some(DeepPart {
+            base: 64 << 10,
+            len,
+            item_len_min: 0,
+            day_bytes: None,
+        }),
+        ..small(size)
     }
 }
 
@@ -82,11 +102,22 @@ impl Rig {
             media,
             cost,
         });
+        let dir = config.deep.map(|part| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let len = part.base + part.len;
+            let file = DeepFile::open(&dir.path().join("deep"), Some(len)).expect("room");
+            let cost = device.cost.clone();
+            let deep = Deep::new("deep".to_owned(), file, cost, Through::Auto, None);
+            (dir, Arc::new(deep))
+        });
+        let (dir, deep) = dir.unzip();
         let store = Store::new(config, eras.clone())?;
         Ok(Rig {
             store,
             eras,
             device,
+            deep,
+            _dir: dir,
         })
     }
 
@@ -100,6 +131,11 @@ impl Rig {
             account,
             Arc::new(Budget::unlimited()),
         );
+        if let Some(deep) = &self.deep {
+            tolls.add(Hand::new(deep.clone()).expect("queues"));
+            let (account, budget) = (Arc::default(), Arc::new(Budget::unlimited()));
+            tolls.open_deep(TENANT, deep, account, budget);
+        }
         self.eras.enter(WorkerId(id));
         let writer = self.store.writer(WorkerId(id));
         Worker {
@@ -140,12 +176,51 @@ impl Worker<'_> {
 
     /// The value of a key; counts an access.
     pub(crate) fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        let lane = &mut self.tolls.lane(TENANT);
-        let item = self.store.get(lane, key, self.store.hash(key), self.now)?;
-        item.mark_access(lane, self.now);
-        let mut value = vec![0; item.value_len()];
-        item.read(lane, &mut value);
-        Some(value)
+        let (store, now, hash) = (self.store, self.now, self.store.hash(key));
+        loop {
+            let lane = &mut self.tolls.lane(TENANT);
+            let mut item = store.get(lane, key, hash, now)?;
+            match store.fetch(self.writer.worker(), lane, &mut item, Instant(0)) {
+                Presence::Here => {
+                    item.mark_access(lane, now);
+                    let mut value = vec![0; item.value_len()];
+                    item.read(lane, &mut value);
+                    store.promote(&self.writer, lane, &item, now);
+                    return Some(value);
+                }
+                Presence::Lost => return None,
+                Presence::Away(_) => self.land(),
+                Presence::Closed(gate) => panic!("{gate:?}"),
+            }
+        }
+    }
+
+    /// Waits for all that was asked of the deep device, in an era of its own.
+    pub(crate) fn land(&mut self) {
+        self.enter();
+        loop {
+            self.tolls.land(Instant(0), |_| {});
+            while let Some(done) = self.tolls.next_written() {
+                let (lane, told) = (&mut self.tolls.lane(TENANT), (done.tag, done.is_done));
+                self.store.written(&mut self.writer, lane, told, self.now);
+            }
+            if self.tolls.hands().iter().all(|hand| hand.in_flight() == 0) {
+                return;
+            }
+        }
+    }
+
+    /// Writes what is full to the deep device, until no more is; true where the device takes no
+    /// more.
+    pub(crate) fn write_back(&mut self) -> bool {
+        for _ in 0..1000 {
+            let lane = &mut self.tolls.lane(TENANT);
+            if !self.store.write_back(&mut self.writer, lane, Instant(0)) {
+                return false;
+            }
+            self.land();
+        }
+        true
     }
 
     /// A new batch of events.
