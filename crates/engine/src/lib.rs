@@ -35,6 +35,7 @@ pub use config::{DeepShare, EngineConfig, EngineError, HoldAction, Ranges, Tenan
 pub use durable::Settled;
 pub use engine::{Engine, Outcome, Request};
 pub use nyx_store::{Journal, SyncMode};
+pub use nyx_tier::{Away, Wait};
 pub use session::{Binding, OpenDoor, Prefixes, Session, User, Users};
 pub use tenant::Tenant;
 pub use tenants::Tenants;

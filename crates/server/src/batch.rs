@@ -7,10 +7,14 @@ use crate::conn::Conn;
 use crate::group::{Conns, Group, Member, Process, Stop};
 use crate::shared::Shared;
 use arrayvec::ArrayVec;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
 use nyx_base::{Clock, Instant, Now, TenantId};
-use nyx_engine::{Engine, Outcome, Request, Settled, Worker};
+use nyx_engine::{Away, Engine, Outcome, Request, Settled, Worker};
 use nyx_proto::auth::{self, Auth};
 use nyx_proto::{Command, Out, Parse, ProtoError, parse, reply};
+use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// How many requests are warmed together. Enough to hide memory accesses behind each other, few
@@ -61,6 +65,24 @@ impl Process for EngineWork {
     fn maintain(&mut self, now: Now) -> bool {
         self.worker.enter();
         self.engine.maintain(&mut self.worker, now)
+    }
+
+    fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        for hand in self.worker.deep_hands() {
+            for event in hand.events().into_iter().flatten() {
+                let event = event.as_raw_fd();
+                registry.register(&mut SourceFd(&event), token, Interest::READABLE)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn land(&mut self, now: Now, landed: &mut dyn FnMut(Away)) {
+        self.engine.land(&mut self.worker, now, landed);
+    }
+
+    fn is_restless(&self) -> bool {
+        self.worker.is_restless()
     }
 
     fn rest(&mut self) {
@@ -166,11 +188,9 @@ impl EngineWork {
                 member.stop = Some(Stop::Held { tenant, until });
                 member.cursor = entry.at;
             }
-            // No configuration gives a tenant a deep device yet: nobody watches one.
-            Outcome::Away { tenant, .. } => {
+            Outcome::Away { away, .. } => {
                 conn.held_since.get_or_insert(now.mono);
-                let until = now.mono;
-                member.stop = Some(Stop::Held { tenant, until });
+                member.stop = Some(Stop::Away(away));
                 member.cursor = entry.at;
             }
             Outcome::Full => {

@@ -90,7 +90,7 @@ pub(crate) struct Conn {
     pub(crate) readable: bool,
     /// It is on the ready list already.
     pub(crate) queued: bool,
-    /// Its tenant must wait; it is in the held queues.
+    /// Its tenant must wait, or what it needs is on its way: it is in one of the queues for that.
     pub(crate) held: bool,
     /// It was held and had its turn again since.
     pub(crate) released: bool,

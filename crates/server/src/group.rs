@@ -3,9 +3,12 @@
 
 use crate::conn::{Conn, Input};
 use crate::held::ConnId;
+use mio::{Registry, Token};
 use nyx_base::{Instant, Now, TenantId};
+use nyx_engine::Away;
 use nyx_engine::Settled;
 use nyx_proto::Out;
+use std::io;
 
 /// One connection's part in a group.
 pub(crate) struct Member {
@@ -26,6 +29,8 @@ pub(crate) struct Member {
 pub(crate) enum Stop {
     /// Its tenant must wait.
     Held { tenant: TenantId, until: Instant },
+    /// What it needs is on its way from a deep device.
+    Away(Away),
     /// Its output must be read first.
     Full,
     /// It closes.
@@ -66,6 +71,20 @@ pub(crate) trait Process: Send {
 
     /// Bounded housekeeping; true where there is more to do at once.
     fn maintain(&mut self, now: Now) -> bool;
+
+    /// Watches whatever tells that something has come for [`Process::land`], under a token. Asked
+    /// for once, by the thread that serves.
+    fn watch(&mut self, _registry: &Registry, _token: Token) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Takes in what has come, and tells of what a connection may wait for.
+    fn land(&mut self, _now: Now, _landed: &mut dyn FnMut(Away)) {}
+
+    /// Whether [`Process::land`] is to be called again without waiting for an event.
+    fn is_restless(&self) -> bool {
+        false
+    }
 
     /// Nothing found so far is needed any longer: the worker is about to wait.
     fn rest(&mut self);

@@ -17,6 +17,7 @@
 //! * [`sync`]: who makes changes durable.
 //! * [`null`]: the same loop with a canned answer, the limit of what a server can reach.
 
+mod away;
 mod batch;
 mod conn;
 mod group;

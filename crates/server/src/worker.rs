@@ -5,6 +5,7 @@
 //!
 //! What it never does: wait for anything but its poll.
 
+use crate::away::Waiting;
 use crate::conn::{Conn, Input, Pool};
 use crate::group::{Conns, Group, Member, Process, Stop};
 use crate::held::{ConnId, Held};
@@ -31,6 +32,7 @@ const TIMER_MIN: Nanos = Nanos::from_micros(10);
 const EVENTS: usize = 512;
 const WAKE: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 1);
+const LANDED: Token = Token(usize::MAX - 2);
 
 /// A connection that was accepted and goes to a worker.
 pub(crate) struct Arrival {
@@ -75,6 +77,7 @@ pub(crate) struct WorkerLoop {
     conns: Conns,
     pool: Pool,
     held: Held,
+    away: Waiting,
     group: Group,
     ready: Vec<usize>,
     serving: Vec<usize>,
@@ -110,6 +113,7 @@ impl WorkerLoop {
             conns: Conns::default(),
             pool: Pool::default(),
             held: Held::default(),
+            away: Waiting::default(),
             group: Group::default(),
             ready: Vec::new(),
             serving: Vec::new(),
@@ -134,6 +138,7 @@ impl WorkerLoop {
     /// Runs until the server stops.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
+        self.process.watch(self.poll.registry(), LANDED)?;
         while !self.shared.is_stopping() {
             let timeout = self.timeout()?;
             match self.poll.poll(&mut events, timeout) {
@@ -151,13 +156,14 @@ impl WorkerLoop {
         // Before those who just came: on a busy worker some always have, and what their tenant has
         // earned since the last turn would be theirs each time.
         self.release(now);
+        self.land(now);
         for event in events {
             match event.token() {
                 WAKE => {
                     self.adopt(now);
                     self.send_settled(now);
                 }
-                TIMER => {}
+                TIMER | LANDED => {}
                 Token(slot) => self.touched(slot, event, now),
             }
         }
@@ -172,6 +178,10 @@ impl WorkerLoop {
         if !self.ready.is_empty() {
             return Ok(Some(Duration::ZERO));
         }
+        self.process.rest();
+        if self.process.is_restless() {
+            return Ok(Some(Duration::ZERO));
+        }
         let now = self.clock.now();
         let wake = self.held.next();
         if wake != Instant::NEVER {
@@ -181,7 +191,6 @@ impl WorkerLoop {
             }
             self.timer.set(wait)?;
         }
-        self.process.rest();
         let wait_ms = self.next_housekeeping.since(now).0.div_ceil(1_000_000);
         Ok(Some(Duration::from_millis(wait_ms)))
     }
@@ -244,6 +253,21 @@ impl WorkerLoop {
             if let Some(conn) = self.conns.by_id(id) {
                 conn.held = false;
                 conn.released = true;
+                self.enqueue(id.0);
+            }
+        }
+        self.due = due;
+    }
+
+    /// Takes in what has come from deep devices; who waits for that goes on.
+    fn land(&mut self, now: Now) {
+        let mut due = std::mem::take(&mut self.due);
+        let away = &mut self.away;
+        self.process
+            .land(now, &mut |landed| away.take(landed, &mut due));
+        for id in due.drain(..) {
+            if let Some(conn) = self.conns.by_id(id) {
+                conn.held = false;
                 self.enqueue(id.0);
             }
         }
@@ -347,10 +371,17 @@ impl WorkerLoop {
             false => conn.input = Some(input),
         }
         conn.closing |= member.stop == Some(Stop::Closing);
-        if let Some(Stop::Held { tenant, until }) = member.stop {
-            conn.held = true;
-            let first = conn.released && !member.progressed;
-            self.held.hold(tenant, id, until, now.mono, first);
+        match member.stop {
+            Some(Stop::Held { tenant, until }) => {
+                conn.held = true;
+                let first = conn.released && !member.progressed;
+                self.held.hold(tenant, id, until, now.mono, first);
+            }
+            Some(Stop::Away(away)) => {
+                conn.held = true;
+                self.away.add(away, id);
+            }
+            Some(Stop::Full | Stop::Closing) | None => {}
         }
         conn.released = false;
         let starved = (member.need.is_some() && !stopped) || conn.input.is_none();

@@ -135,6 +135,11 @@ impl Deep {
             || self.health.rests_until.load(Relaxed) <= now.0
     }
 
+    /// Whether its queues are polled and have no events.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.through == Through::UringPolled && self.model.is_none()
+    }
+
     /// A queue of one worker's to it.
     pub(crate) fn queue(&self, pools: &[Pool], depth: u32) -> Result<Queue, MediaError> {
         let shape = QueueShape {

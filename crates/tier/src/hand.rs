@@ -472,9 +472,9 @@ impl Hand {
             || self.refused.contains(&true)
     }
 
-    /// Whether [`crate::Tolls::land`] is to be called again without waiting for an event: something
-    /// failed before it was submitted, or somebody was refused a buffer whose owner has had its
-    /// time after some more turns.
+    /// Whether [`crate::Tolls::land`] is to be called again without waiting for an event: the device
+    /// is polled, something failed before it was submitted, or somebody was refused a buffer whose
+    /// owner has had its time after some more turns.
     pub fn is_restless(&self) -> bool {
         let waits = |is_large: bool| {
             let landed = |fetch: &Fetch| {
@@ -482,9 +482,9 @@ impl Hand {
             };
             self.refused[usize::from(is_large)] && self.fetches.iter().any(landed)
         };
-        let is_stalled = self.deep.drill.is_stalled() && self.in_flight() > 0;
+        let has_no_event = self.deep.is_polled() || self.deep.drill.is_stalled();
         let told = self.fallen.is_empty() && self.failed.is_empty() && self.written.is_empty();
-        !told || is_stalled || waits(false) || waits(true)
+        !told || (has_no_event && self.in_flight() > 0) || waits(false) || waits(true)
     }
 
     /// Requests that are on their way.

@@ -11,6 +11,7 @@ use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError, bind};
 use nyx_store::{Eviction, Layout};
+use nyx_tier::Deep;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -62,6 +63,15 @@ pub(crate) fn config(doors: Vec<Door>) -> ServerConfig {
 
 /// An engine for one worker.
 pub(crate) fn engine(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Arc<Engine> {
+    engine_over(tenants, policy, None)
+}
+
+/// The same, with a deep device for those tenants that have a share of it.
+pub(crate) fn engine_over(
+    tenants: Vec<TenantConfig>,
+    policy: Box<dyn Policy>,
+    deep: Option<Arc<Deep>>,
+) -> Arc<Engine> {
     let len = tenants.iter().map(|tenant| tenant.size.0 + (2 << 20)).sum();
     let device = Device {
         name: "memory".into(),
@@ -70,7 +80,7 @@ pub(crate) fn engine(tenants: Vec<TenantConfig>, policy: Box<dyn Policy>) -> Arc
     };
     let engine = Engine::new(EngineConfig {
         devices: vec![Arc::new(device)],
-        deep_devices: Vec::new(),
+        deep_devices: deep.into_iter().collect(),
         tenants,
         tenants_max: 0,
         policy,
