@@ -29,9 +29,9 @@ pub struct Costs {
 
 impl Costs {
     /// A short read.
-    pub const SMALL_BYTES: u64 = 4096;
+    pub const SMALL_BYTES: u64 = nyx_tier::Costs::SMALL_BYTES;
     /// A long one.
-    pub const LARGE_BYTES: u64 = 64 << 10;
+    pub const LARGE_BYTES: u64 = nyx_tier::Costs::LARGE_BYTES;
 
     /// What a read of that many bytes takes of a device, on a line through both.
     pub fn of(&self, side: Side, len_bytes: u64) -> Cost {

@@ -3,7 +3,8 @@
 use nyx_base::Bytes;
 use nyx_gate::Device;
 use nyx_policy::Policy;
-use nyx_store::{Eviction, Keep, Layout, StoreError, Tree};
+use nyx_policy::nhc::{Bounds, Nhc};
+use nyx_store::{Eviction, Keep, Layout, StoreError, Tree, WriteMode};
 use nyx_tier::Deep;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub struct TenantConfig {
 }
 
 /// A tenant's share of a deep device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeepShare {
     /// Which deep device, by place.
     pub device: usize,
@@ -63,6 +64,12 @@ pub struct DeepShare {
     pub item_len_min: u32,
     /// What may be written to it in a day; none where there is no bound.
     pub day: Option<Bytes>,
+    /// Where new items are written.
+    pub write: WriteMode,
+    /// Who decides where a request goes that either device could serve.
+    pub nhc: Nhc,
+    /// The share of such requests that goes to the fast device, whatever is decided.
+    pub bounds: Bounds,
 }
 
 /// How a tenant's keys are asked for in their order.

@@ -160,6 +160,7 @@ impl Ground {
             len,
             item_len_min: share.item_len_min,
             day_bytes: share.day.map(|day| day.0),
+            write: share.write,
         };
         Ok(Some((deep.clone(), part)))
     }

@@ -34,7 +34,7 @@ mod worker;
 pub use config::{DeepShare, EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
 pub use durable::Settled;
 pub use engine::{Engine, Outcome, Request};
-pub use nyx_store::{Journal, SyncMode};
+pub use nyx_store::{Journal, SyncMode, WriteMode};
 pub use nyx_tier::{Away, Wait};
 pub use session::{Binding, OpenDoor, Prefixes, Session, User, Users};
 pub use tenant::Tenant;

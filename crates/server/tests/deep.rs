@@ -4,10 +4,11 @@
 mod rig;
 
 use nyx_base::Bytes;
-use nyx_engine::{DeepShare, TenantConfig};
+use nyx_engine::{DeepShare, TenantConfig, WriteMode};
 use nyx_gate::CostTable;
 use nyx_media::queue::{DeepFile, Through};
 use nyx_policy::baselines::Unlimited;
+use nyx_policy::nhc::{Bounds, Nhc};
 use nyx_store::Eviction;
 use nyx_tier::Deep;
 use rig::{Client, OPS_PER_S, Server, config, door, engine_over, tenant, until};
@@ -37,6 +38,9 @@ fn world(through: Through) -> World {
         size: Bytes(DEEP_BYTES),
         item_len_min: 1,
         day: None,
+        write: WriteMode::Back,
+        nhc: Nhc::Classic,
+        bounds: Bounds::default(),
     };
     let large = TenantConfig {
         size: Bytes(10 << 20),

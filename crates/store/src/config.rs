@@ -48,6 +48,36 @@ pub struct DeepPart {
     pub item_len_min: u32,
     /// Bytes that may be written to it in a day; none where there is no bound.
     pub day_bytes: Option<u64>,
+    /// Where new items are written.
+    pub write: WriteMode,
+}
+
+/// Where a new item of a tenant on two devices is written. Answered are all of them at once:
+/// nothing waits for the deep device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteMode {
+    /// To the fast device; to the deep one when it leaves that.
+    #[default]
+    Back,
+    /// To both, as far as there is a stage.
+    Through,
+    /// To the deep device, where there is a stage; to the fast one when it is asked for often.
+    Around,
+}
+
+impl WriteMode {
+    /// Every mode.
+    pub const ALL: [WriteMode; 3] = [WriteMode::Back, WriteMode::Through, WriteMode::Around];
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            WriteMode::Back => "back",
+            WriteMode::Through => "through",
+            WriteMode::Around => "around",
+        })
+    }
 }
 
 /// What keeps keys in order (`nyx-index` has what each is good at).

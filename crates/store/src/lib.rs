@@ -41,7 +41,7 @@ mod writer;
 pub use change::Invalidation;
 pub use config::{
     DeepPart, Durability, Eviction, Journaling, Keep, Layout, Purpose, StoreConfig, StoreError,
-    SyncMode, Tree,
+    SyncMode, Tree, WriteMode,
 };
 pub use item::Item;
 pub use journal::{Journal, JournalFigures, JournalHealth, Ready, Replayed, forget_journal};

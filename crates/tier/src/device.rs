@@ -4,6 +4,7 @@
 //!
 //! *Thread safety*: shared; counters and drills are atomics.
 
+use crate::costs::Costs;
 use nyx_base::{Instant, Nanos};
 use nyx_gate::CostTable;
 use nyx_media::queue::{BLOCK_BYTES, DeepFile, Emulation, Pool, Queue, QueueShape, Through};
@@ -27,6 +28,8 @@ pub struct Deep {
     pub name: String,
     /// Its prices.
     pub cost: CostTable,
+    /// What requests take of it.
+    pub costs: Costs,
     /// Breaks it, for tests and drills.
     pub drill: Drill,
     file: DeepFile,
@@ -94,6 +97,7 @@ impl Deep {
     ) -> Deep {
         Deep {
             name,
+            costs: Costs::of_prices(&cost),
             cost,
             drill: Drill::default(),
             file,
@@ -101,6 +105,17 @@ impl Deep {
             model: model.map(|model| Arc::new(Mutex::new(model))),
             health: Health::default(),
         }
+    }
+
+    /// The same, once its reads were measured; until then what they take is made up from prices.
+    /// Takes some tens of milliseconds of a device that is quick.
+    ///
+    /// Errors: where there is no memory or no queue.
+    pub fn measured(mut self) -> Result<Deep, MediaError> {
+        let begin = self.file.begin_bytes();
+        let within = begin..begin + self.file.len_bytes();
+        self.costs = Costs::measure(within, |pools, depth| self.queue(pools, depth))?;
+        Ok(self)
     }
 
     /// Its file.

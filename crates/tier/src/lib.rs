@@ -2,6 +2,7 @@
 //! is read and written by requests, behind one metered way (docs/decisions/0011-two-tiers.md).
 //!
 //! * [`Deep`]: a deep device as all tenants on it share it: its file, its prices, how it is doing.
+//! * [`Costs`]: what requests take of it.
 //! * [`Hand`]: one worker's queues to it: fetches of what somebody waits for, and writes that
 //!   nobody does; the two never share a queue.
 //! * [`Tolls`], [`Lane`]: a worker's metered ways to both devices of each tenant.
@@ -10,10 +11,12 @@
 //!
 //! Source: Orthus, section 4; Ultraswap section 3.1 for the queues.
 
+mod costs;
 mod device;
 mod hand;
 mod lane;
 
+pub use costs::Costs;
 pub use device::{Deep, DeepFigures, Drill};
 pub use hand::{Away, Hand, Landing, Looked, Wait, Written};
 pub use lane::{Lane, Tolls};

@@ -6,12 +6,14 @@
 use nyx_base::{Bytes, Clock, Instant, Nanos, Now, TenantId, UnixSeconds, WorkerId};
 use nyx_engine::{
     Binding, DeepShare, Engine, EngineConfig, HoldAction, Outcome, Session, TenantConfig, Worker,
+    WriteMode,
 };
 use nyx_gate::{CostTable, Device};
 use nyx_media::Mapped;
 use nyx_media::queue::{DeepFile, Through};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
+use nyx_policy::nhc::{Bounds, Nhc};
 use nyx_proto::{Limits, Out, Parse, parse, reply};
 use nyx_store::{Eviction, Layout};
 use nyx_tier::Deep;
@@ -71,6 +73,9 @@ pub(crate) fn deep(name: &str) -> TenantConfig {
             size: Bytes(64 << 20),
             item_len_min: 1,
             day: None,
+            write: WriteMode::Back,
+            nhc: Nhc::Classic,
+            bounds: Bounds::default(),
         }),
         ..roomy(name)
     }

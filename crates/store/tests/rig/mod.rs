@@ -15,7 +15,7 @@ use nyx_media::mapped::Mapped;
 use nyx_media::queue::{DeepFile, Through};
 use nyx_store::{
     DeepPart, Eras, Eviction, KeyHash, Layout, Presence, Put, PutOutcome, Store, StoreConfig,
-    StoreError, Writer,
+    StoreError, WriteMode, Writer,
 };
 use nyx_tier::{Deep, Hand, Lane, Tolls};
 use std::sync::Arc;
@@ -80,6 +80,7 @@ pub(crate) fn deep(size: u64, len: u64) -> StoreConfig {
             len,
             item_len_min: 0,
             day_bytes: None,
+            write: WriteMode::Back,
         }),
         ..small(size)
     }
