@@ -115,8 +115,8 @@ impl Cx<'_, '_> {
     /// is asked, and what is deep is fetched. What has landed has been paid for.
     #[inline]
     pub(crate) fn reach(&mut self, item: &mut Item<'_>) -> Reach {
-        if item.is_deep() {
-            return self.reach_deep(item);
+        if item.may_be_away() {
+            return self.reach_either(item);
         }
         match self.turn() {
             Step::Done => Reach::Here,
@@ -124,11 +124,14 @@ impl Cx<'_, '_> {
         }
     }
 
-    #[cold]
-    fn reach_deep(&mut self, item: &mut Item<'_>) -> Reach {
+    fn reach_either(&mut self, item: &mut Item<'_>) -> Reach {
         let (worker, now) = (self.writer.worker(), self.now.mono);
         match self.store.fetch(worker, &mut self.lane, item, now) {
-            Presence::Here => Reach::Here,
+            Presence::Here if item.is_deep() => Reach::Here,
+            Presence::Here => match self.turn() {
+                Step::Done => Reach::Here,
+                step => Reach::Not(step),
+            },
             Presence::Lost => Reach::Lost,
             Presence::Away(away) => Reach::Not(Step::Away(away)),
             Presence::Closed(gate) => Reach::Not(self.pass(gate)),
@@ -249,7 +252,7 @@ impl Engine {
             if let Some(deep) = &tenant.deep {
                 let (account, budget) = (deep.account(worker.id()), deep.budget.clone());
                 let tolls = &mut worker.tolls;
-                tolls.open_deep(tenant.id, &deep.device, account, budget);
+                tolls.open_deep(tenant.id, &deep.pair, account, budget);
             }
             worker.writers.push(tenant.store.writer(worker.id()));
         }

@@ -183,10 +183,11 @@ impl<'e> Cx<'e, '_> {
         Step::Done
     }
 
-    /// What was asked for often enough comes back from the deep device, when it has been answered.
+    /// What was asked for often enough comes back from the deep device, or is written there too,
+    /// when it has been answered.
     #[inline]
     pub(crate) fn promote(&mut self, item: Item<'e>) {
-        if item.is_deep() {
+        if item.may_be_away() {
             self.store
                 .promote(self.writer, &mut self.lane, &item, self.now.unix);
             self.write_back();

@@ -5,7 +5,7 @@ use crate::counters::{Counters, Counts};
 use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Usage};
 use nyx_store::Store;
-use nyx_tier::Deep;
+use nyx_tier::{Deep, Pair};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -25,7 +25,7 @@ pub struct Tenant {
 
 /// What a tenant has on a deep device besides its values.
 pub(crate) struct DeepSide {
-    pub(crate) device: Arc<Deep>,
+    pub(crate) pair: Arc<Pair>,
     pub(crate) budget: Arc<Budget>,
     accounts: Vec<Arc<CachePadded<Account>>>,
 }
@@ -44,10 +44,13 @@ impl Tenant {
         (device, deep): (Arc<Device>, Option<Arc<Deep>>),
         workers: u16,
     ) -> Tenant {
-        let deep = deep.map(|device| DeepSide {
-            device,
-            budget: Arc::new(Budget::unlimited()),
-            accounts: (0..workers).map(|_| Arc::default()).collect(),
+        let deep = deep.zip(config.deep).map(|(deep, share)| {
+            let rule = (share.nhc, share.bounds);
+            DeepSide {
+                pair: Arc::new(Pair::new(deep, device.cost.clone(), rule, workers)),
+                budget: Arc::new(Budget::unlimited()),
+                accounts: (0..workers).map(|_| Arc::default()).collect(),
+            }
         });
         Tenant {
             id,
@@ -100,6 +103,11 @@ impl Tenant {
     pub fn deep_usage(&self) -> Option<Usage> {
         let accounts = self.deep.as_ref()?.accounts.iter();
         Some(accounts.fold(Usage::default(), |sum, one| sum + one.usage()))
+    }
+
+    /// Its two devices and who decides between them; none where it has one.
+    pub fn pair(&self) -> Option<&Pair> {
+        self.deep.as_ref().map(|deep| &*deep.pair)
     }
 
     /// What one worker has used of its device on its behalf.

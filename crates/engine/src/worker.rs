@@ -44,6 +44,13 @@ impl Worker {
         self.tolls.settle();
     }
 
+    /// Says how many requests wait for it, beside the one that is executed: what keeps the worker
+    /// keeps them.
+    #[inline]
+    pub fn set_waiting(&mut self, requests: u32) {
+        self.tolls.set_waiting(requests);
+    }
+
     /// Its hands on deep devices, in their order, to watch their events.
     pub fn deep_hands(&mut self) -> &mut [Hand] {
         self.tolls.hands()

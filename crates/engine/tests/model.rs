@@ -66,7 +66,12 @@ fn run(script: Vec<Op>, tenant: TenantConfig, sent: &mut String) -> Result<(), T
     }
     let figures = rig.engine.tenants()[0].store().figures();
     let evictions = figures.evictions + figures.deep.map_or(0, |deep| deep.evictions + deep.lost);
-    prop_assert_eq!(evictions, 0, "the reference knows of no eviction");
+    prop_assert_eq!(
+        evictions,
+        0,
+        "the reference knows of no eviction: {:?}",
+        figures
+    );
     Ok(())
 }
 

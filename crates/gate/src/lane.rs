@@ -173,6 +173,14 @@ impl Tolls {
     }
 }
 
+impl Pace<'_> {
+    /// The worker's clock.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
 impl Toll {
     /// One that has leased nothing yet.
     pub fn new(account: Arc<CachePadded<Account>>, budget: Arc<Budget>) -> Toll {

@@ -52,6 +52,9 @@ enum What<'a> {
 impl Process for EngineWork {
     fn process(&mut self, group: &mut Group, conns: &mut Conns, now: Now) {
         self.worker.enter();
+        // Answers leave when the group has been executed: each waits for all.
+        let others = group.members.len().saturating_sub(1);
+        self.worker.set_waiting(others as u32);
         while self.round(group, conns, now) {}
         self.worker.settle();
         self.record();

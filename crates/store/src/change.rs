@@ -15,7 +15,7 @@ use crate::request::{
     Condition, DeleteOutcome, KeyHash, Presence, Put, PutOutcome, Side, TouchOutcome, Value,
 };
 use crate::store::{Expect, Found, News, Store};
-use crate::writer::{Lot, Writer};
+use crate::writer::Writer;
 use nyx_base::UnixSeconds;
 use nyx_tier::Lane;
 
@@ -184,8 +184,7 @@ impl Store {
             };
             let needs = self.items.footprint(&header);
             let queue = self.young_queue_of(found.place);
-            let class = w.class(queue, header.expiry, now);
-            let lot = Lot { queue, class };
+            let lot = w.lot(queue, header.expiry, now);
             if room_for != Some((lot, needs)) {
                 // Making room may end the era and with it the item that was found: look again.
                 if !self.make_room(w, lane, lot, needs, now) {
@@ -249,6 +248,7 @@ impl Store {
     fn changed(&self, found: Found, state: State, change: &Change<'_>) -> Option<Header> {
         let mut header = found.header;
         header.value_offset = 0;
+        header.has_twin = self.is_deep();
         header.has_checks = self.kept.is_some();
         if let Some((_, value)) = change.add {
             let len = header.value_len as usize + value.len();

@@ -80,6 +80,7 @@ mod tests {
             flags: 11,
             expiry: UnixSeconds(12),
             cas: Some(13),
+            has_twin: false,
             has_checks: true,
         };
         let sum = head(&header, KeyHash(1), 2, 14);

@@ -13,7 +13,7 @@
 //!
 //! *Invariants*: items begin at multiples of 8 bytes; `place = byte address / 8`.
 
-use crate::header::{Checks, Header, STATE_WORD, State, WORDS_MAX};
+use crate::header::{Checks, Header, NO_TWIN, STATE_WORD, State, TWIN_WORD, WORDS_MAX};
 use crate::segment::NONE;
 use nyx_index::Place;
 use nyx_media::dram::Words;
@@ -262,6 +262,24 @@ impl Chunks {
         }
     }
 
+    /// The place of an item's twin on the deep device.
+    #[inline]
+    pub(crate) fn twin(&self, place: Place, header: &Header) -> Option<Place> {
+        if !header.has_twin {
+            return None;
+        }
+        let twin = self.word(place, TWIN_WORD).load(Acquire);
+        (twin != NO_TWIN).then_some(Place(twin))
+    }
+
+    /// Gives an item whose header has the word for it a twin, or none. Released: who sees the place
+    /// sees what was written there.
+    pub(crate) fn set_twin(&self, place: Place, header: &Header, twin: Option<Place>) {
+        assert!(header.has_twin, "the header has no room for a twin");
+        let word = twin.map_or(NO_TWIN, |twin| twin.0);
+        self.word(place, TWIN_WORD).store(word, Release);
+    }
+
     pub(crate) fn set_word(&self, place: Place, word: usize, value: u32) {
         self.word(place, word).store(value, Relaxed);
     }
@@ -343,6 +361,7 @@ mod tests {
             flags: 11,
             expiry: UnixSeconds::NEVER,
             cas: None,
+            has_twin: false,
             has_checks: true,
         };
         let checks = Checks {

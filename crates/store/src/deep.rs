@@ -6,15 +6,17 @@
 //! *Thread safety*: as `store`. What was fetched belongs to the worker's hand on the device.
 
 use crate::check;
+use crate::config::WriteMode;
 use crate::item::Item;
-use crate::items::{Deep, Spot};
-use crate::request::{DeepFigures, KeyHash, Presence};
+use crate::items::{Deep, Draft, Spot};
+use crate::request::{DeepFigures, KeyHash, Presence, PutOutcome};
 use crate::stage::Staged;
-use crate::store::{Found, Store};
+use crate::store::{Found, News, Refusal, Store};
 use crate::writer::{Writer, Writing};
 use nyx_base::{Instant, UnixSeconds, WorkerId};
 use nyx_gate::Gate;
-use nyx_tier::{Lane, Looked};
+use nyx_index::Place;
+use nyx_tier::{Landing, Lane, Looked, Side};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A segment that could not be written so often goes back to the fast device.
@@ -39,17 +41,168 @@ impl Store {
         item: &mut Item<'_>,
         now: Instant,
     ) -> Presence {
-        match item.spot {
-            Spot::Deep(_) => {
-                let found = Found {
-                    place: item.place,
-                    header: item.header,
-                };
-                let what = (KeyHash(item.hash), found);
-                self.fetch_found(worker, lane, what, &mut item.spot, Some(now))
-            }
-            _ => Presence::Here,
+        let found = Found {
+            place: item.place,
+            header: item.header,
+        };
+        let what = (KeyHash(item.hash), found);
+        let presence = match item.spot {
+            Spot::Deep(_) => self.fetch_found(worker, lane, what, &mut item.spot, Some(now)),
+            Spot::Fast(_) if item.header.has_twin => self.choose(worker, lane, item, now),
+            _ => return Presence::Here,
+        };
+        if presence == Presence::Here {
+            lane.looked(item.header.has_twin);
         }
+        presence
+    }
+
+    /// Where an item of the fast device is read from: from there, or from its twin, where it has
+    /// one and the controller says so, or its tenant has had its part of the fast device.
+    fn choose(
+        &self,
+        worker: WorkerId,
+        lane: &mut Lane<'_>,
+        item: &mut Item<'_>,
+        now: Instant,
+    ) -> Presence {
+        let len = item.value_len();
+        let Some(twin) = self.items.twin(item.place, &item.header) else {
+            let is_often_read = item.state.frequency() > 0;
+            item.wants_twin = lane.lone_read(len, now) && is_often_read;
+            return Presence::Here;
+        };
+        let record = Found {
+            place: twin,
+            header: self.items.header(lane, twin),
+        };
+        // From a stage it would be read no sooner than from the medium.
+        let Spot::Deep(at) = self.items.spot(twin, &record.header) else {
+            return Presence::Here;
+        };
+        let unique = self.items.unique(twin);
+        let landing = match lane.look_deep(unique) {
+            Looked::Here(landing) => landing,
+            Looked::Coming(away) => return Presence::Away(away),
+            Looked::Failed => {
+                self.part(worker, lane, item, twin);
+                return Presence::Here;
+            }
+            Looked::None => {
+                let is_held = !lane.gate(now).is_open();
+                let goes_deep = is_held || lane.reads(len, now) == Side::Deep;
+                return match goes_deep && lane.deep_gate(now).is_open() {
+                    true => Presence::Away(lane.fetch_deep(unique, at, len)),
+                    false => Presence::Here,
+                };
+            }
+        };
+        match self.is_right(lane, landing, KeyHash(item.hash), record) {
+            true => item.spot = Spot::Landed(landing),
+            false => self.part(worker, lane, item, twin),
+        }
+        Presence::Here
+    }
+
+    /// A twin that cannot be read is none any more; its item is read from the fast device.
+    #[cold]
+    fn part(&self, worker: WorkerId, lane: &mut Lane<'_>, item: &Item<'_>, twin: Place) {
+        let guard = self.index.lock(worker, item.hash);
+        let slot = guard.find(|place| self.items.is_twin(place, twin));
+        if let Some(slot) = slot {
+            let header = self.items.header(lane, slot.place);
+            self.items.set_twin(slot.place, &header, None);
+        }
+        drop(guard);
+        if slot.is_some() {
+            self.bury_record(worker, KeyHash(item.hash), twin);
+            self.lost_twins.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Whether what has landed is what was stored; it is forgotten where it is not.
+    fn is_right(
+        &self,
+        lane: &mut Lane<'_>,
+        landing: Landing,
+        hash: KeyHash,
+        record: Found,
+    ) -> bool {
+        if lane.is_checked(landing) {
+            return true;
+        }
+        let is = check::value(hash, lane.landed(landing).into());
+        let checks = self.items.checks(record.place, &record.header);
+        let is_right = checks.is_some_and(|checks| checks.value == is);
+        match is_right {
+            true => lane.set_checked(landing),
+            false => lane.forget(landing),
+        }
+        is_right
+    }
+
+    /// Writes a new item to the deep device alone, where its tenant or the controller says so; none
+    /// where it is to be written to the fast one, or there is no stage.
+    pub(crate) fn put_around(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        draft: &Draft<'_>,
+        news: &News<'_>,
+        now: UnixSeconds,
+    ) -> Option<PutOutcome> {
+        let len = draft.header.value_len;
+        let goes_around = match self.write_mode(len)? {
+            WriteMode::Around => true,
+            WriteMode::Back => lane.news(len as usize) == Side::Deep,
+            WriteMode::Through => false,
+        };
+        if !goes_around {
+            return None;
+        }
+        let mut draft = *draft;
+        draft.header.has_twin = false;
+        draft.header.has_checks = true;
+        let mut reclaimer = self.reclaimer.try_lock().ok()?;
+        let appended = reclaimer.append_deep(self, lane, w.worker(), &draft, now)?;
+        let published = self.try_publish(w.worker(), lane, news, &appended, now);
+        if published.is_err() {
+            reclaimer.take_back_deep(self, &appended);
+        }
+        drop(reclaimer);
+        match published {
+            Ok(Some(old)) => self.kill(w.worker(), news.hash, old),
+            Ok(None) => self.grow(w, lane),
+            Err(Refusal::Judged(outcome)) => return Some(outcome),
+            // The long way makes room for what there is too little of.
+            Err(Refusal::Lack(_)) => return None,
+        }
+        self.arounds.fetch_add(1, Relaxed);
+        let unique = || self.items.unique(appended.place);
+        Some(PutOutcome::Stored {
+            cas: appended.cas.unwrap_or_else(unique),
+        })
+    }
+
+    /// Writes a new item to the deep device too, where its tenant says so.
+    pub(crate) fn put_through(
+        &self,
+        w: &Writer,
+        lane: &mut Lane<'_>,
+        (hash, found): (KeyHash, Found),
+        now: UnixSeconds,
+    ) {
+        if self.write_mode(found.header.value_len) == Some(WriteMode::Through) {
+            let mut reclaimer = self.lock_reclaimer();
+            reclaimer.mirror(self, lane, w.worker(), (hash, found), now);
+        }
+    }
+
+    /// Where new values of that many bytes are written; none where they do not go deep.
+    fn write_mode(&self, len: u32) -> Option<WriteMode> {
+        let is_long = |deep: &&Deep| len >= deep.item_len_min;
+        self.items.deep().filter(is_long)?;
+        self.config.deep.map(|part| part.write)
     }
 
     /// The same for what was found at a spot. Who does not say what time it is has asked a gate
@@ -79,14 +232,8 @@ impl Store {
                 return Presence::Away(lane.fetch_deep(unique, at, len));
             }
         };
-        if !lane.is_checked(landing) {
-            let is = check::value(hash, lane.landed(landing).into());
-            let checks = self.items.checks(found.place, &found.header);
-            if checks.is_none_or(|checks| checks.value != is) {
-                lane.forget(landing);
-                return self.lose(worker, lane, hash, found);
-            }
-            lane.set_checked(landing);
+        if !self.is_right(lane, landing, hash, found) {
+            return self.lose(worker, lane, hash, found);
         }
         *spot = Spot::Landed(landing);
         Presence::Here
@@ -110,8 +257,9 @@ impl Store {
     }
 
     /// Takes an item that was fetched back to the fast device, if it was asked for before since it
-    /// went deep and there is room. Call it when the value was read; the item is not to be used
-    /// afterwards.
+    /// went deep, the controller admits it and there is room; writes one of the fast device deep
+    /// too, if more is to be read from there. Call it when the value was read; the item is not to
+    /// be used afterwards.
     pub fn promote(
         &self,
         w: &Writer,
@@ -120,12 +268,19 @@ impl Store {
         now: UnixSeconds,
     ) -> bool {
         let is_wanted = item.state.frequency() > 0;
-        let landed = matches!(item.spot, Spot::Landed(_));
-        if !is_wanted || !landed {
+        let landed = matches!(item.spot, Spot::Landed(_)) && !item.header.has_twin;
+        let comes = landed && is_wanted && lane.admits();
+        if !comes && !item.wants_twin {
             return false;
         }
+        let found = Found {
+            place: item.place,
+            header: item.header,
+        };
+        let what = (KeyHash(item.hash), found);
         match self.reclaimer.try_lock() {
-            Ok(mut reclaimer) => reclaimer.promote(lane, w.worker(), item, now),
+            Ok(mut reclaimer) if comes => reclaimer.promote(lane, w.worker(), item, now),
+            Ok(mut reclaimer) => reclaimer.mirror(self, lane, w.worker(), what, now),
             // Another worker makes room: the next who asks will do.
             Err(_) => false,
         }
@@ -249,7 +404,11 @@ impl Store {
             key_bytes: u64::from(depth.chunks) * u64::from(crate::chunks::CHUNK_BYTES),
             segments: (0, all.segments),
             demotions: self.done.demotions.get(),
+            returns: self.done.returns.get(),
             promotions: self.done.promotions.get(),
+            mirrors: self.done.mirrors.get(),
+            arounds: self.arounds.load(Relaxed),
+            lost_twins: self.lost_twins.load(Relaxed),
             evictions: self.done.deep_evictions.get(),
             refused_stage: refused.stage,
             refused_segment: refused.segment,

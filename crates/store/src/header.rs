@@ -1,12 +1,14 @@
 //! What precedes an item's key and what follows it, bit by bit.
 //!
 //! ```text
-//! word 0   bits 0..28 value offset in its segment, in units of 4 B (split layout; else 0)
+//! word 0   bits 0..27 value offset in its segment, in units of 4 B (split layout; else 0)
+//!          bit 27 place of the twin follows
 //!          bit 28 flags follow | bit 29 expiry follows | bit 30 CAS unique follows
 //!          bit 31 checks follow the key
 //! word 1   bits 0..24 value length in bytes | bits 24..32 key length in bytes
 //! word 2   state, see [`State`]
-//! then     flags u32 | expiry u32 (Unix seconds) | CAS unique low u32, high u32: those that follow
+//! then     place of the twin u32, or [`NO_TWIN`] | flags u32 | expiry u32 (Unix seconds)
+//!          | CAS unique low u32, high u32: those that follow
 //! then     the key
 //! then     from the next multiple of 4 bytes on: check of the head u32, of the value u32, if they
 //!          follow. The check of the head has all its bits the other way round once the item is
@@ -16,24 +18,30 @@
 //! So an item without flags, expiry and explicit CAS unique has 12 bytes of header, and a 20 byte
 //! key makes 32. The checks lie behind the key because no GET looks at them: it touches the same
 //! lines as without. Words 0, 1 and the optional ones never change once the item can be found,
-//! except the expiry; the state and the expiry are changed in place.
+//! except expiry and twin; these and the state are changed in place. Items on the fast device of a
+//! store that has a deep one have the word of a twin from their beginning.
 //!
 //! What it never does: touch memory; it turns words into fields and back.
 
 use nyx_base::UnixSeconds;
 
 /// Words of the longest header.
-pub(crate) const WORDS_MAX: usize = 7;
+pub(crate) const WORDS_MAX: usize = 8;
 /// Words of the shortest header.
 pub(crate) const WORDS_MIN: usize = 3;
 /// The word that holds the state.
 pub(crate) const STATE_WORD: usize = 2;
+/// The word that holds the twin's place, where there is one.
+pub(crate) const TWIN_WORD: usize = 3;
+/// What that word holds of an item without a twin.
+pub(crate) const NO_TWIN: u32 = u32::MAX;
 /// The longest value in bytes that a header can state.
 pub(crate) const VALUE_LEN_LIMIT: u32 = (1 << 24) - 1;
 
 const KEY_LEN_SHIFT: u32 = 24;
-const OFFSET_MASK: u32 = (1 << 28) - 1;
+const OFFSET_MASK: u32 = (1 << 27) - 1;
 const OFFSET_UNIT: u32 = 4;
+const HAS_TWIN: u32 = 1 << 27;
 const HAS_FLAGS: u32 = 1 << 28;
 const HAS_EXPIRY: u32 = 1 << 29;
 const HAS_CAS: u32 = 1 << 30;
@@ -48,6 +56,8 @@ pub(crate) struct Header {
     pub(crate) flags: u32,
     pub(crate) expiry: UnixSeconds,
     pub(crate) cas: Option<u64>,
+    /// There is a word for a twin.
+    pub(crate) has_twin: bool,
     /// Checks follow the key: the item is to survive.
     pub(crate) has_checks: bool,
 }
@@ -64,6 +74,7 @@ impl Header {
     #[inline]
     pub(crate) fn words_len(&self) -> usize {
         WORDS_MIN
+            + usize::from(self.has_twin)
             + usize::from(self.flags != 0)
             + usize::from(self.expiry != UnixSeconds::NEVER)
             + 2 * usize::from(self.cas.is_some())
@@ -72,7 +83,7 @@ impl Header {
     /// The header's length in words, from its first word alone.
     #[inline]
     pub(crate) fn words_len_of(first: u32) -> usize {
-        let marks = (first & (HAS_FLAGS | HAS_EXPIRY | HAS_CAS)).count_ones() as usize;
+        let marks = (first & (HAS_TWIN | HAS_FLAGS | HAS_EXPIRY | HAS_CAS)).count_ones() as usize;
         WORDS_MIN + marks + usize::from(first & HAS_CAS != 0)
     }
 
@@ -95,7 +106,8 @@ impl Header {
     /// The word of the expiry, where there is one.
     #[inline]
     pub(crate) fn expiry_word(&self) -> Option<usize> {
-        (self.expiry != UnixSeconds::NEVER).then_some(WORDS_MIN + usize::from(self.flags != 0))
+        let before = usize::from(self.has_twin) + usize::from(self.flags != 0);
+        (self.expiry != UnixSeconds::NEVER).then_some(WORDS_MIN + before)
     }
 
     /// The word of the check of the head, where there is one; that of the value's is the next.
@@ -122,6 +134,11 @@ impl Header {
         words[1] = self.value_len | u32::from(self.key_len) << KEY_LEN_SHIFT;
         words[STATE_WORD] = state.0;
         let mut at = WORDS_MIN;
+        if self.has_twin {
+            words[0] |= HAS_TWIN;
+            words[TWIN_WORD] = NO_TWIN;
+            at += 1;
+        }
         if self.flags != 0 {
             words[0] |= HAS_FLAGS;
             words[at] = self.flags;
@@ -154,9 +171,10 @@ impl Header {
             flags: 0,
             expiry: UnixSeconds::NEVER,
             cas: None,
+            has_twin: first & HAS_TWIN != 0,
             has_checks: first & HAS_CHECKS != 0,
         };
-        let mut at = WORDS_MIN;
+        let mut at = WORDS_MIN + usize::from(header.has_twin);
         if first & HAS_FLAGS != 0 {
             header.flags = word(at);
             at += 1;
@@ -283,23 +301,27 @@ mod tests {
     proptest! {
         #[test]
         fn headers_come_back_as_they_were(
-            offset in 0u32..1 << 28,
+            offset in 0u32..1 << 27,
             value_len in 0..=VALUE_LEN_LIMIT,
             key_len: u8,
             flags: u32,
             expiry: u32,
             cas: Option<u64>,
+            has_twin: bool,
             has_checks: bool,
             state: u32,
         ) {
             let expiry = UnixSeconds(expiry);
             let value_offset = offset * OFFSET_UNIT;
             let header =
-                Header { value_offset, value_len, key_len, flags, expiry, cas, has_checks };
+                Header {
+                    value_offset, value_len, key_len, flags, expiry, cas, has_twin, has_checks,
+                };
             let words = header.encode(State(state));
             let len = header.words_len();
             prop_assert_eq!(Header::decode(|at| words[..len][at]), header);
             prop_assert_eq!(words[STATE_WORD], state);
+            prop_assert!(!has_twin || words[TWIN_WORD] == NO_TWIN);
             prop_assert_eq!(Header::words_len_of(words[0]), len);
             if let Some(at) = header.expiry_word() {
                 prop_assert_eq!(words[at], expiry.0);

@@ -22,6 +22,8 @@ pub struct Item<'s> {
     pub(crate) state: State,
     /// Where the value lies, for as long as the era.
     pub(crate) spot: Spot,
+    /// It is read so often that a twin would be of use.
+    pub(crate) wants_twin: bool,
 }
 
 impl Item<'_> {
@@ -108,6 +110,12 @@ impl Item<'_> {
         matches!(self.spot, Spot::Deep(_) | Spot::Landed(_))
     }
 
+    /// Whether the value may have to be fetched before it is read: see [`Store::fetch`].
+    #[inline]
+    pub fn may_be_away(&self) -> bool {
+        self.is_deep() || self.header.has_twin
+    }
+
     /// Copies the value's first `into.len()` bytes. Panics where the value is shorter, or lies on
     /// the deep device and was not fetched ([`Store::fetch`]).
     #[inline]
@@ -124,7 +132,7 @@ impl Item<'_> {
         assert!(end <= len, "bytes {from}..{end} of a value of {len} B");
         match self.spot {
             _ if into.is_empty() => {}
-            Spot::Fast(at) => lane.read(at + from as u64, into),
+            Spot::Fast(at) => lane.read_for_client(at + from as u64, into),
             spot => self.read_deep(lane, spot, from, into),
         }
     }

@@ -318,6 +318,26 @@ impl Items {
         self.chunks.as_ref()?.checks(place, header)
     }
 
+    /// The twin of an item on the fast device.
+    #[inline]
+    pub(crate) fn twin(&self, place: Place, header: &Header) -> Option<Place> {
+        self.chunks.as_ref()?.twin(place, header)
+    }
+
+    /// Whether an item has that twin.
+    pub(crate) fn is_twin(&self, place: Place, twin: Place) -> bool {
+        let chunks = self.chunks.as_ref();
+        chunks.is_some_and(|chunks| chunks.twin(place, &chunks.header(place)) == Some(twin))
+    }
+
+    /// Gives an item a twin, or takes it away. Under the lock of its bucket, or before it is
+    /// published.
+    pub(crate) fn set_twin(&self, place: Place, header: &Header, twin: Option<Place>) {
+        if let Some(chunks) = &self.chunks {
+            chunks.set_twin(place, header, twin);
+        }
+    }
+
     /// Calls `with` with the key of an item.
     pub(crate) fn with_key<T>(
         &self,

@@ -7,7 +7,8 @@
 //!
 //! Where there is a deep device, what the policy evicts goes there, if there is a stage to write it
 //! to; nothing waits for that. Of the deep device the oldest segment goes, whole: what of it was
-//! asked for meanwhile lies on the fast one again.
+//! asked for meanwhile lies on the fast one again. An item that has a twin there leaves the fast
+//! device by having the index led to it.
 //!
 //! What it never does: wait, touch another tenant, free memory that a reader may still look at.
 //!
@@ -23,9 +24,9 @@ use crate::items::{Draft, Items, Source, Spot};
 use crate::request::KeyHash;
 use crate::segment::{Queue, SegmentState, Segments};
 use crate::space::Taker;
-use crate::store::Store;
+use crate::store::{Found, Store};
 use crate::walk::Walk;
-use crate::writer::{Classes, Lot, Room, Writer};
+use crate::writer::{Appended, Classes, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
 use nyx_index::{Place, Places};
@@ -61,6 +62,10 @@ pub(crate) struct Done {
     pub(crate) relocated_bytes: Counter,
     pub(crate) demotions: Counter,
     pub(crate) promotions: Counter,
+    /// Items that left the fast device for their twins: nothing was written.
+    pub(crate) returns: Counter,
+    /// Items that were written to the deep device and stay on the fast one.
+    pub(crate) mirrors: Counter,
     pub(crate) deep_evictions: Counter,
     /// Items that did not go deep since little may be written, and nobody had asked for them.
     pub(crate) spared: Counter,
@@ -98,9 +103,18 @@ struct Hand<'a, 'l> {
 
 /// What a search found in its window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct Seen {
     ended: Option<u32>,
     most_garbage: Option<u32>,
+}
+
+impl Resident {
+    fn found(&self) -> Found {
+        Found {
+            place: self.place,
+            header: self.header,
+        }
+    }
 }
 
 impl Reclaimer {
@@ -232,9 +246,9 @@ impl Reclaimer {
     }
 
     /// Looks at some segments, from where the last search stopped.
-    fn search(&mut self, store: &Store, now: UnixSeconds) -> Found {
+    fn search(&mut self, store: &Store, now: UnixSeconds) -> Seen {
         let all = store.items.segments.len();
-        let mut found = Found::default();
+        let mut found = Seen::default();
         let mut most = 0;
         for _ in 0..all.min(WINDOW_SEGMENTS) {
             self.cursor = (self.cursor + 1) % all;
@@ -296,6 +310,8 @@ impl Reclaimer {
                     .is_some();
                 if lives {
                     store.items.prefetch_value(hand.lane, item.place);
+                } else if store.items.is_deep(victim) {
+                    part(hand, item);
                 }
                 lives
             });
@@ -312,6 +328,9 @@ impl Reclaimer {
             let state = store.items.state(hand.lane, item.place);
             let bytes = store.items.footprint(&item.header).total();
             let stays = plan.keeps(state, bytes).map(|uses| (plan.into, uses));
+            if stays.is_none() && lead_to_twin(hand, &item) {
+                return;
+            }
             let to = stays.or_else(|| {
                 self.goes_deep(store, &item, state)
                     .then_some((Queue::Deep, 0))
@@ -337,6 +356,7 @@ impl Reclaimer {
         drop(guard);
         let bytes = store.items.footprint(&item.header).total();
         store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
+        store.bury_twin(hand.worker, KeyHash(item.hash), item.found());
         if ended {
             store.done.expirations.add(1);
             return;
@@ -376,6 +396,10 @@ impl Reclaimer {
         now: UnixSeconds,
     ) -> bool {
         let store = item.store;
+        // Whoever had to make room for it might be dropped.
+        if store.is_backlogged() {
+            return false;
+        }
         self.step(store, lane, worker, now);
         let needs = store.items.footprint(&item.header).total();
         // What is kept for moves that make room is not for this.
@@ -394,6 +418,113 @@ impl Reclaimer {
             hash: item.hash,
         };
         self.relocate(&mut hand, resident, item.spot, Queue::Main, 0)
+    }
+
+    /// Writes an item of the fast device to the deep one too; false where it has a twin, or there
+    /// is no stage or no room to write it.
+    pub(crate) fn mirror(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        (hash, found): (KeyHash, Found),
+        now: UnixSeconds,
+    ) -> bool {
+        let items = &store.items;
+        let Some(value) = items.source(
+            items.spot(found.place, &found.header),
+            found.header.value_len,
+        ) else {
+            return false;
+        };
+        let may_have_one = found.header.has_twin && !self.is_scarce;
+        if !may_have_one || items.twin(found.place, &found.header).is_some() {
+            return false;
+        }
+        self.make_deep_room(store, lane, worker, now);
+        // With the unique of the item, so that the one may take the place of the other.
+        let header = Header {
+            cas: Some(store.cas(found)),
+            has_twin: false,
+            has_checks: true,
+            ..found.header
+        };
+        let lot = self.writer.lot(Queue::Deep, header.expiry, now);
+        let needs = items.footprint(&header);
+        if self.writer.make_room(items, &store.space, lot, needs) == Room::None {
+            return false;
+        }
+        let mut key = [0; KEY_BYTES];
+        let key = &mut key[..usize::from(header.key_len)];
+        items.with_key(lane, found.place, &found.header, |from| {
+            key.copy_from_slice(from)
+        });
+        let draft = Draft {
+            header,
+            state: items.state(lane, found.place).with_frequency(0),
+            key,
+            hash,
+            check: items
+                .checks(found.place, &found.header)
+                .map(|checks| checks.value),
+            value: [value, Source::Bytes(&[]), Source::Bytes(&[])],
+        };
+        let appended = self.writer.append(items, lane, lot, &draft);
+        let guard = store.index.lock(worker, hash.0);
+        let is_there = guard.find(|place| place == found.place).is_some();
+        if !is_there || store.is_ended(&found.header, found.place, now) {
+            drop(guard);
+            self.writer.take_back(items, &appended);
+            return false;
+        }
+        items.set_twin(found.place, &found.header, Some(appended.place));
+        drop(guard);
+        store.done.mirrors.add(1);
+        true
+    }
+
+    /// Appends a new item to the deep device; none where there is no stage or no room.
+    pub(crate) fn append_deep(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        draft: &Draft<'_>,
+        now: UnixSeconds,
+    ) -> Option<Appended> {
+        self.make_deep_room(store, lane, worker, now);
+        let lot = self.writer.lot(Queue::Deep, draft.header.expiry, now);
+        let needs = store.items.footprint(&draft.header);
+        match self
+            .writer
+            .make_room(&store.items, &store.space, lot, needs)
+        {
+            Room::None => None,
+            Room::Had | Room::Made => Some(self.writer.append(&store.items, lane, lot, draft)),
+        }
+    }
+
+    /// Takes back what [`Reclaimer::append_deep`] appended last.
+    pub(crate) fn take_back_deep(&mut self, store: &Store, appended: &Appended) {
+        self.writer.take_back(&store.items, appended);
+    }
+
+    /// Sees that there is a segment to write to on the deep device, and that what is written now is
+    /// not taken for flushed.
+    fn make_deep_room(
+        &mut self,
+        store: &Store,
+        lane: &mut Lane<'_>,
+        worker: WorkerId,
+        now: UnixSeconds,
+    ) {
+        let is_tight = store.space.lock().is_deep_tight();
+        if is_tight {
+            self.step(store, lane, worker, now);
+        }
+        let mark = store.flush_mark();
+        self.writer
+            .keep_up_with_flush(&store.items, &store.space, mark);
     }
 
     /// Writes an item again and publishes the copy in its stead. True where that is done, or where
@@ -416,13 +547,13 @@ impl Reclaimer {
         let Some(value) = items.source(spot, header.value_len) else {
             return false;
         };
-        let class = self.writer.class(queue, header.expiry, hand.now);
-        let lot = Lot { queue, class };
+        let lot = self.writer.lot(queue, header.expiry, hand.now);
         let mut key = [0; KEY_BYTES];
         let key = &mut key[..usize::from(header.key_len)];
         items.with_key(hand.lane, old, &header, |from| key.copy_from_slice(from));
         let check = items.checks(old, &header).map(|checks| checks.value);
         header.has_checks = store.kept.is_some() || queue == Queue::Deep;
+        header.has_twin = store.is_deep() && queue != Queue::Deep;
         loop {
             let state = items.state(hand.lane, old);
             // A unique that was handed out must not change because the item moves.
@@ -433,14 +564,13 @@ impl Reclaimer {
             if self.writer.make_room(items, &store.space, lot, needs) == Room::None {
                 return false;
             }
-            let value = [value, Source::Bytes(&[]), Source::Bytes(&[])];
             let draft = Draft {
                 header,
                 state: state.with_frequency(uses),
                 key,
                 hash: KeyHash(hash),
                 check,
-                value,
+                value: [value, Source::Bytes(&[]), Source::Bytes(&[])],
             };
             let appended = self.writer.append(items, hand.lane, lot, &draft);
             let mut guard = store.index.lock(hand.worker, hash);
@@ -454,17 +584,18 @@ impl Reclaimer {
                 // The copy is younger than a flush that came meanwhile, or lacks its unique.
                 drop(guard);
                 self.writer.take_back(items, &appended);
-                match has_ended {
-                    true => return false,
-                    false => continue,
+                if has_ended {
+                    return false;
                 }
+                continue;
             }
             carry_over(hand, old, appended.place, state.with_frequency(uses));
+            let left = hand_twin_on(items, &item, (appended.place, &header));
             store.note(hand.worker, old);
             guard.replace(slot, appended.place);
             drop(guard);
-            let bytes = items.footprint(&item.header).total();
-            store.bury(hand.worker, KeyHash(hash), old, bytes);
+            left.into_iter()
+                .for_each(|record| store.bury_record(hand.worker, KeyHash(hash), record));
             store.done.count_move(items, old, queue, needs.total());
             return true;
         }
@@ -481,6 +612,71 @@ impl Done {
             self.relocations.add(1);
             self.relocated_bytes.add(u64::from(bytes));
         }
+    }
+}
+
+/// Gives the copy of an item the twin that it has from now on: the item itself, where that lies on
+/// the deep device and stays there. What is left of the item and its twin. Under the bucket's lock.
+fn hand_twin_on(
+    items: &Items,
+    item: &Resident,
+    (copy, header): (Place, &Header),
+) -> ArrayVec<Place, 2> {
+    let twin = items.twin(item.place, &item.header);
+    let old = items.segment_of(item.place);
+    let stays = items.is_deep(old) && items.segments.at(old).state() == SegmentState::Sealed;
+    if !header.has_twin {
+        return [item.place].into_iter().chain(twin).collect();
+    }
+    let (twin, left) = match stays {
+        true => (Some(item.place), None),
+        false => (twin, Some(item.place)),
+    };
+    items.set_twin(copy, header, twin);
+    left.into_iter().collect()
+}
+
+/// Leads the index from an item to its twin: it leaves the fast device and nothing is written. True
+/// also where the item is no longer there; false where it has no twin.
+fn lead_to_twin(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
+    if !item.header.has_twin {
+        return false;
+    }
+    let (store, items) = (hand.store, &hand.store.items);
+    let mut guard = store.index.lock(hand.worker, item.hash);
+    let Some(slot) = guard.find(|place| place == item.place) else {
+        return true;
+    };
+    let Some(place) = items.twin(item.place, &item.header) else {
+        return false;
+    };
+    let header = items.header(hand.lane, place);
+    let state = items.state(hand.lane, item.place);
+    // A unique that was handed out must not change because the item leaves.
+    if state.is_cas_seen() && store.cas(item.found()) != store.cas(Found { place, header }) {
+        return false;
+    }
+    carry_over(hand, item.place, place, state.with_frequency(0));
+    store.note(hand.worker, item.place);
+    guard.replace(slot, place);
+    drop(guard);
+    let bytes = items.footprint(&item.header).total();
+    store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
+    store.done.returns.add(1);
+    true
+}
+
+/// A deep record goes that is no item of its own: the item whose twin it is has none any more.
+fn part(hand: &mut Hand<'_, '_>, record: &Resident) {
+    let (store, items) = (hand.store, &hand.store.items);
+    let is_its = |place| items.is_twin(place, record.place);
+    if store.index.find(record.hash, is_its).is_none() {
+        return;
+    }
+    let guard = store.index.lock(hand.worker, record.hash);
+    if let Some(slot) = guard.find(is_its) {
+        let header = items.header(hand.lane, slot.place);
+        items.set_twin(slot.place, &header, None);
     }
 }
 

@@ -241,8 +241,18 @@ pub struct DeepFigures {
     pub refused_segment: u64,
     /// What may be written in a day was used up, or nearly.
     pub refused_allowance: u64,
-    /// Items that were put back on the fast device, since they were asked for.
+    /// Items that left the fast device for their twins, and were not written.
+    pub returns: u64,
+    /// Items that were put back on the fast device, since they were asked for; what they leave is
+    /// their twin.
     pub promotions: u64,
+    /// Items of the fast device that were written there too.
+    pub mirrors: u64,
+    /// New items that were written there alone.
+    pub arounds: u64,
+    /// Twins that could not be read, or were not what had been stored; their items were read from
+    /// the fast device.
+    pub lost_twins: u64,
     /// Items that went since the deep device was full, or their keys took too much.
     pub evictions: u64,
     /// Items that could not be read, or were not what had been stored.

@@ -55,10 +55,11 @@ impl Store {
     #[cold]
     pub(crate) fn reclaim_ahead(&self, w: &mut Writer, lane: &mut Lane<'_>, now: UnixSeconds) {
         if let Ok(mut reclaimer) = self.reclaimer.try_lock() {
-            let mut step = || reclaimer.step(self, lane, w.worker(), now);
-            (0..STEPS_AHEAD)
-                .take_while(|_| step() == Step::Freed)
-                .for_each(drop);
+            // Ahead of need nothing is dropped for want of a stage: the deep device has time yet.
+            let mut step = || {
+                !self.is_backlogged() && reclaimer.step(self, lane, w.worker(), now) == Step::Freed
+            };
+            (0..STEPS_AHEAD).take_while(|_| step()).for_each(drop);
         }
     }
 
@@ -100,6 +101,11 @@ impl Store {
             self.eras.enter(worker);
         }
         enough
+    }
+
+    /// Whether there is a deep device that has not yet written what it was given.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.is_deep() && self.space.lock().is_backlogged(&self.items)
     }
 
     pub(crate) fn lock_reclaimer(&self) -> MutexGuard<'_, Reclaimer> {

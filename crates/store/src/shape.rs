@@ -19,7 +19,7 @@ pub(crate) const INDEX_STEP_BYTES: u64 = 16 << 10;
 const SEGMENTS_WANTED: u64 = 64;
 const SEGMENT_BYTES_USUAL: u32 = 1 << 20;
 const SEGMENT_BYTES_MIN: u32 = 64 << 10;
-const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+const SEGMENT_BYTES_MAX: u32 = 1 << 29;
 /// Segments that only relocation may take: one to write values to, one for its keys, one more for
 /// another queue or class.
 const RESERVE_SEGMENTS: u64 = 3;

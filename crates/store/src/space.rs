@@ -303,6 +303,13 @@ impl State {
         })
     }
 
+    /// Whether there is a deep device and no stage free to fill for it.
+    pub(crate) fn is_backlogged(&mut self, items: &Items) -> bool {
+        self.collect(items);
+        let depth = self.depth.as_ref();
+        depth.is_some_and(|depth| depth.free_stages() == 0)
+    }
+
     /// The deep segment that goes next.
     pub(crate) fn deep_victim(&self, items: &Items) -> Option<u32> {
         let oldest = self.oldest(Queue::Deep);

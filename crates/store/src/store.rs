@@ -27,7 +27,7 @@ use crate::request::{Condition, DeleteOutcome, KEY_LEN_MAX, KeyHash, Put, PutOut
 use crate::segment::{Queue, Segment};
 use crate::shape;
 use crate::space::{Space, Taker};
-use crate::writer::{Appended, Classes, Lot, Writer};
+use crate::writer::{Appended, Classes, Writer};
 use nyx_base::{CachePadded, UnixSeconds, WorkerId};
 use nyx_index::Eras;
 use nyx_index::{Full, Guard, Hash, Place, Places, Slot};
@@ -61,6 +61,10 @@ pub struct Store {
     flush: CachePadded<Flush>,
     /// Deep items that could not be read, or were not what had been stored.
     pub(crate) lost: AtomicU64,
+    /// Twins that could not be read; their items are on the fast device.
+    pub(crate) lost_twins: AtomicU64,
+    /// New items that were written to the deep device alone.
+    pub(crate) arounds: AtomicU64,
     /// Of a store that survives.
     pub(crate) kept: Option<Box<Kept>>,
     /// Of one that survives power failures.
@@ -98,7 +102,7 @@ pub(crate) struct News<'a> {
 }
 
 /// Why an appended item is not published.
-enum Refusal {
+pub(crate) enum Refusal {
     Judged(PutOutcome),
     Lack(Lack),
 }
@@ -142,6 +146,8 @@ impl Store {
                 due: AtomicU32::new(UnixSeconds::NEVER.0),
             }),
             lost: AtomicU64::new(0),
+            lost_twins: AtomicU64::new(0),
+            arounds: AtomicU64::new(0),
             kept,
             journal: None,
             first: Mutex::default(),
@@ -269,6 +275,7 @@ impl Store {
             header,
             state,
             spot: self.items.spot(place, &header),
+            wants_twin: false,
         })
     }
 
@@ -294,12 +301,6 @@ impl Store {
                 return outcome;
             }
         }
-        let queue = self.queue_for(put.hash);
-        let class = w.class(queue, put.expiry, now);
-        let lot = Lot { queue, class };
-        if !self.make_room(w, lane, lot, needs, now) {
-            return PutOutcome::OutOfMemory;
-        }
         let state = State::written(now)
             .with_stale(put.stale)
             .with_win_sent(put.win_sent);
@@ -317,7 +318,6 @@ impl Store {
             check: header.has_checks.then(|| check::value(put.hash, put.value)),
             value,
         };
-        let appended = w.append(&self.items, lane, lot, &draft);
         let news = News {
             hash: put.hash,
             expect: Expect::Condition(put.condition),
@@ -331,7 +331,41 @@ impl Store {
                 ..Change::new(Kind::Set, put.key, now)
             },
         };
-        self.publish(w, lane, &news, &appended, now)
+        if self.is_deep()
+            && let Some(outcome) = self.put_around(w, lane, &draft, &news, now)
+        {
+            return outcome;
+        }
+        self.put_fast(w, lane, &draft, &news, now)
+    }
+
+    /// Writes a new item to the medium and publishes it.
+    fn put_fast(
+        &self,
+        w: &mut Writer,
+        lane: &mut Lane<'_>,
+        draft: &Draft<'_>,
+        news: &News<'_>,
+        now: UnixSeconds,
+    ) -> PutOutcome {
+        let queue = self.queue_for(news.hash);
+        let lot = w.lot(queue, draft.header.expiry, now);
+        let needs = self.items.footprint(&draft.header);
+        if !self.make_room(w, lane, lot, needs, now) {
+            return PutOutcome::OutOfMemory;
+        }
+        let began = lane.begin();
+        let appended = w.append(&self.items, lane, lot, draft);
+        lane.written(began, draft.header.value_len as usize);
+        let outcome = self.publish(w, lane, news, &appended, now);
+        if self.is_deep() && matches!(outcome, PutOutcome::Stored { .. }) {
+            let found = Found {
+                place: appended.place,
+                header: self.items.header(lane, appended.place),
+            };
+            self.put_through(w, lane, (news.hash, found), now);
+        }
+        outcome
     }
 
     /// Removes an item; with `Absent` only what has ended, and the journal is told that there is
@@ -512,6 +546,7 @@ impl Store {
             flags: put.flags,
             expiry: put.expiry,
             cas: put.cas,
+            has_twin: self.is_deep(),
             has_checks: self.kept.is_some(),
         })
     }
@@ -602,6 +637,25 @@ impl Store {
         }
         let bytes = self.items.footprint(&found.header).total();
         self.bury(worker, hash, found.place, bytes);
+        self.bury_twin(worker, hash, found);
+    }
+
+    /// The twin of an item that was taken out of the index dies with it. No lock is needed: nobody
+    /// finds the item any more to take the twin away from it.
+    pub(crate) fn bury_twin(&self, worker: WorkerId, hash: KeyHash, found: Found) {
+        if let Some(twin) = self.items.twin(found.place, &found.header) {
+            self.bury_record(worker, hash, twin);
+        }
+    }
+
+    /// Counts a deep record whose item has let go of it.
+    pub(crate) fn bury_record(&self, worker: WorkerId, hash: KeyHash, twin: Place) {
+        let Some(chunks) = &self.items.chunks else {
+            return;
+        };
+        chunks.mark_dead(twin);
+        let bytes = self.items.footprint(&chunks.header(twin)).total();
+        self.bury(worker, hash, twin, bytes);
     }
 
     /// The same for an item of a segment that is being emptied, whose mark nobody will look at but
@@ -682,7 +736,7 @@ impl Store {
     }
 
     /// Publishes an appended item, if it may be; gives the one that it replaces.
-    fn try_publish(
+    pub(crate) fn try_publish(
         &self,
         worker: WorkerId,
         lane: &mut Lane<'_>,

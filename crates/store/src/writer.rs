@@ -141,6 +141,13 @@ impl Writer {
         (1 + fine * (classes - 1) / CLASSES_MOST) as u8
     }
 
+    /// Where an item with that end goes in a queue.
+    #[inline]
+    pub(crate) fn lot(&self, queue: Queue, expiry: UnixSeconds, now: UnixSeconds) -> Lot {
+        let class = self.class(queue, expiry, now);
+        Lot { queue, class }
+    }
+
     fn slot(&mut self, lot: Lot) -> &mut Option<Open> {
         let most = self.classes.fast.max(self.classes.deep) as usize;
         let at = lot.queue as usize * most + usize::from(lot.class);

@@ -5,9 +5,10 @@ mod rig;
 
 use nyx_base::{Instant, UnixSeconds};
 use nyx_store::{
-    Condition, DeleteOutcome, Eviction, Layout, Presence, Put, PutOutcome, Side, StoreConfig,
-    TouchOutcome, Value,
+    Condition, DeepPart, DeleteOutcome, Eviction, Layout, Presence, Put, PutOutcome, Side,
+    StoreConfig, TouchOutcome, Value, WriteMode,
 };
+use nyx_tier::Nhc;
 use proptest::prelude::*;
 use rig::{Rig, START, TENANT, Worker, deep, small, value_of};
 use std::collections::BTreeMap;
@@ -342,7 +343,10 @@ impl Check<'_, '_> {
 }
 
 fn run(config: StoreConfig, commands: Vec<Command>) {
-    let rig = Rig::new(config);
+    play(&Rig::new(config), commands);
+}
+
+fn play(rig: &Rig, commands: Vec<Command>) {
     let mut worker = rig.worker(0);
     worker.now = START;
     let (model, version) = (BTreeMap::new(), 0);
@@ -387,5 +391,23 @@ proptest! {
     #[test]
     fn finds_what_is_right_on_two_devices(policy in 0usize..5, commands in commands()) {
         run(StoreConfig { eviction: Eviction::ALL[policy], ..deep(SIZE, 1 << 20) }, commands);
+    }
+
+    #[test]
+    fn finds_what_is_right_wherever_it_is_written_and_read(
+        policy in 0usize..5,
+        write in 0usize..3,
+        share in 0u32..3,
+        commands in commands(),
+    ) {
+        let config = deep(SIZE, 1 << 20);
+        let write = WriteMode::ALL[write];
+        let deep = config.deep.map(|part| DeepPart { write, ..part });
+        let rig = Rig::new(StoreConfig { eviction: Eviction::ALL[policy], deep, ..config });
+        let nhc = match share {
+            0 => Nhc::Classic,
+            share => Nhc::Split(f64::from(share - 1) / 2.0),
+        };
+        play(&rig.ruled(nhc), commands);
     }
 }

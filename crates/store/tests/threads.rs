@@ -4,7 +4,10 @@
 mod rig;
 
 use nyx_base::{Instant, UnixSeconds, WorkerId};
-use nyx_store::{Condition, Eviction, Layout, Put, PutOutcome, Side, StoreConfig};
+use nyx_store::{
+    Condition, DeepPart, Eviction, Layout, Put, PutOutcome, Side, StoreConfig, WriteMode,
+};
+use nyx_tier::Nhc;
 use rig::{Rig, TENANT, Worker, deep, small, value_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -108,6 +111,38 @@ fn two_devices_give_no_others_bytes_either() {
         let has_moved = told.demotions > 1000 && told.promotions > 100 && told.evictions > 100;
         assert!(has_moved, "{eviction}: {told:?} {figures:?}");
     }
+}
+
+#[test]
+fn items_on_both_devices_give_no_others_bytes_either() {
+    let (mut mirrored_deep, mut returns) = (0, 0);
+    for write in WriteMode::ALL {
+        let config = deep(3 * MIB, 4 * MIB);
+        let deep = config.deep.map(|part| DeepPart { write, ..part });
+        let mut rig = Rig::new(StoreConfig {
+            workers: 2,
+            deep,
+            ..config
+        });
+        let versions = AtomicU64::new(0);
+        // Items come back by the first, and are read from either device by the second.
+        for nhc in [Nhc::Classic, Nhc::Split(0.5)] {
+            rig = rig.ruled(nhc);
+            std::thread::scope(|scope| {
+                for id in 0..2 {
+                    let (rig, versions) = (&rig, &versions);
+                    scope
+                        .spawn(move || churn(&mut rig.worker(id), u64::from(id), 60_000, versions));
+                }
+            });
+        }
+        let told = rig.store.figures().deep.expect("a deep device");
+        assert_eq!((told.lost, told.lost_twins), (0, 0), "{write}: {told:?}");
+        mirrored_deep += rig.pair.as_ref().expect("a pair").seen().mirrored_deep;
+        returns += told.returns;
+    }
+    let has_twins = mirrored_deep > 1000 && returns > 1000;
+    assert!(has_twins, "{mirrored_deep} from twins, {returns} to them");
 }
 
 #[test]

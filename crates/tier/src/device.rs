@@ -5,10 +5,11 @@
 //! *Thread safety*: shared; counters and drills are atomics.
 
 use crate::costs::Costs;
-use nyx_base::{Instant, Nanos};
+use nyx_base::{CachePadded, Instant, Nanos};
 use nyx_gate::CostTable;
 use nyx_media::queue::{BLOCK_BYTES, DeepFile, Emulation, Pool, Queue, QueueShape, Through};
 use nyx_media::{Evidence, MediaError};
+use nyx_policy::nhc::InFlight;
 use std::fmt;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
@@ -36,6 +37,7 @@ pub struct Deep {
     through: Through,
     model: Option<Arc<Mutex<Emulation>>>,
     health: Health,
+    in_flight: Flights,
 }
 
 /// What is to go wrong with a device, for tests and drills. Nothing, where it is made.
@@ -44,6 +46,14 @@ pub struct Drill {
     read_error: AtomicI32,
     write_error: AtomicI32,
     stalls: AtomicBool,
+}
+
+/// What all workers have on their way. On a line of its own: who chooses a device reads it.
+#[derive(Debug, Default)]
+struct Flights {
+    count: CachePadded<AtomicU64>,
+    /// The sum of what each takes of the device, in ns.
+    each_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +114,7 @@ impl Deep {
             through,
             model: model.map(|model| Arc::new(Mutex::new(model))),
             health: Health::default(),
+            in_flight: Flights::default(),
         }
     }
 
@@ -182,6 +193,31 @@ impl Deep {
         let blocks = end.next_multiple_of(BLOCK_BYTES) - begin;
         let from = self.file.begin_bytes() + begin;
         (from, blocks as usize, (at - begin) as usize)
+    }
+
+    /// What is on its way.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            count: self.in_flight.count.load(Relaxed) as u32,
+            each_ns: self.in_flight.each_ns.load(Relaxed) as f64,
+        }
+    }
+
+    /// A request of that many bytes is set off; when it is expected to be done, in ns from now.
+    pub(crate) fn set_off(&self, bytes: usize) -> f64 {
+        let cost = self.costs.of(bytes as u64);
+        let expected_ns = cost.expected_ns(self.in_flight().each_ns);
+        self.in_flight.count.fetch_add(1, Relaxed);
+        let each_ns = cost.each_ns as u64;
+        self.in_flight.each_ns.fetch_add(each_ns, Relaxed);
+        expected_ns
+    }
+
+    /// It is done, or has failed.
+    pub(crate) fn come_back(&self, bytes: usize) {
+        let each_ns = self.costs.of(bytes as u64).each_ns as u64;
+        self.in_flight.count.fetch_sub(1, Relaxed);
+        self.in_flight.each_ns.fetch_sub(each_ns, Relaxed);
     }
 
     pub(crate) fn count_read(&self, bytes: usize, is_done: bool) {

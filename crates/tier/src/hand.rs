@@ -12,7 +12,7 @@
 //! the one entry that landed with it.
 
 use crate::device::Deep;
-use nyx_base::{Instant, TenantId};
+use nyx_base::{Instant, Nanos, TenantId};
 use nyx_media::MediaError;
 use nyx_media::queue::{BLOCK_BYTES, Buffer, Pool, Queue, Request};
 use std::collections::VecDeque;
@@ -30,6 +30,8 @@ const SPARE_ENTRIES: u32 = 16;
 /// What is written goes in pieces of so many bytes at most, so many at a time.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 const PIECE_SLOTS: u32 = 8;
+/// Keys are told apart by this much before any fetch is looked at.
+const LOTS: usize = 256;
 /// Who waited has so many turns to come back.
 const TURNS_KEPT: u64 = 2;
 
@@ -45,6 +47,8 @@ pub struct Hand {
     large: Pool,
     pieces: Pool,
     fetches: Box<[Fetch]>,
+    /// How many fetches there may be of each lot of keys: none of most.
+    lots: Box<[u8; LOTS]>,
     /// Whether somebody was told to come again when there is a small, a large buffer.
     refused: [bool; 2],
     /// Fetches that failed before they were submitted.
@@ -58,6 +62,10 @@ pub struct Hand {
 
 /// What a fetch is for.
 type Key = (TenantId, u64);
+
+fn lot((tenant, unique): Key) -> usize {
+    (unique as usize ^ usize::from(tenant.0)) % LOTS
+}
 
 #[derive(Debug)]
 struct Fetch {
@@ -75,6 +83,7 @@ enum State {
     Flying {
         skip: u32,
         len: u32,
+        expected_ns: f64,
     },
     Landed {
         buffer: Buffer,
@@ -82,8 +91,18 @@ enum State {
         len: u32,
         is_checked: bool,
         is_taken: bool,
+        /// Until somebody has asked for it.
+        trip: Option<Trip>,
     },
     Failed,
+}
+
+/// How long a fetch took, and should have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Trip {
+    pub(crate) bytes: usize,
+    pub(crate) took: Nanos,
+    pub(crate) expected_ns: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +171,25 @@ pub struct Written {
     pub is_done: bool,
 }
 
+impl Drop for Hand {
+    /// What is on its way is waited for by the queues, and is on nobody's way any more.
+    fn drop(&mut self) {
+        for fetch in &self.fetches {
+            if let State::Flying { skip, len, .. } = fetch.state {
+                self.deep.come_back(blocks(skip, len));
+            }
+        }
+        for write in self.writes.iter().flatten() {
+            self.deep.come_back(write.len);
+        }
+    }
+}
+
+/// Bytes of whole blocks that are read for `len` bytes behind `skip`.
+fn blocks(skip: u32, len: u32) -> usize {
+    (skip + len).next_multiple_of(BLOCK_BYTES as u32) as usize
+}
+
 impl Hand {
     /// One on a device, for the thread that will use it.
     pub fn new(deep: Arc<Deep>) -> Result<Hand, MediaError> {
@@ -174,6 +212,7 @@ impl Hand {
             large,
             pieces,
             fetches: (0..entries).map(free).collect(),
+            lots: Box::new([0; LOTS]),
             refused: [false; 2],
             fallen: Vec::with_capacity(entries as usize),
             failed: Vec::with_capacity(PIECE_SLOTS as usize),
@@ -191,6 +230,9 @@ impl Hand {
 
     /// How it goes with the fetch for that.
     pub(crate) fn look(&mut self, key: Key) -> Looked {
+        if self.lots[lot(key)] == 0 {
+            return Looked::None;
+        }
         let is_it = |fetch: &Fetch| fetch.key == key && !matches!(fetch.state, State::Free);
         let Some(at) = self.fetches.iter().position(is_it) else {
             return Looked::None;
@@ -207,9 +249,27 @@ impl Hand {
             }
             State::Flying { .. } => Looked::Coming(self.away(Wait(at as u16))),
             State::Failed | State::Free => {
-                fetch.state = State::Free;
+                self.release(at);
                 Looked::Failed
             }
+        }
+    }
+
+    /// An entry is free again.
+    fn release(&mut self, at: usize) {
+        let fetch = &mut self.fetches[at];
+        if !matches!(fetch.state, State::Free) {
+            self.lots[lot(fetch.key)] -= 1;
+            fetch.state = State::Free;
+        }
+    }
+
+    /// How long the fetch took of what has landed, the first time that it is asked for.
+    pub(crate) fn trip(&mut self, landing: Landing) -> Option<Trip> {
+        let fetch = self.entry(landing)?;
+        match &mut fetch.state {
+            State::Landed { trip, .. } => trip.take(),
+            _ => None,
         }
     }
 
@@ -261,8 +321,8 @@ impl Hand {
 
     /// Forgets what has landed.
     pub(crate) fn forget(&mut self, landing: Landing) {
-        if let Some(fetch) = self.entry(landing) {
-            fetch.state = State::Free;
+        if self.entry(landing).is_some() {
+            self.release(usize::from(landing.entry));
         }
     }
 
@@ -274,6 +334,7 @@ impl Hand {
             self.refused[usize::from(blocks > SMALL_BYTES)] = true;
             return (self.away(Wait::ANY), 0);
         };
+        self.lots[lot(key)] += 1;
         let fetch = &mut self.fetches[usize::from(entry)];
         *fetch = Fetch {
             key,
@@ -282,6 +343,7 @@ impl Hand {
             state: State::Flying {
                 skip: skip as u32,
                 len: len as u32,
+                expected_ns: self.deep.set_off(blocks),
             },
         };
         if self.deep.drill.read_error().is_some() {
@@ -310,10 +372,10 @@ impl Hand {
         let is_large = blocks > SMALL_BYTES;
         if self.pool(is_large).free() == 0 {
             let oldest = self.oldest(|state| self.is_landed_in(state, is_large))?;
-            self.fetches[oldest].state = State::Free;
+            self.release(oldest);
         }
         let entry = self.free_entry()?;
-        self.fetches[entry].state = State::Free;
+        self.release(entry);
         Some((entry as u16, self.pool(is_large).take()?))
     }
 
@@ -380,6 +442,7 @@ impl Hand {
         let is_free = |write: &Option<Write>| write.is_none();
         let number = self.writes.iter().position(is_free).expect("as buffers");
         self.writes[number] = Some(Write { tenant, tag, len });
+        self.deep.set_off(len);
         if self.deep.drill.write_error().is_some() {
             self.failed.push(number);
             return;
@@ -403,7 +466,7 @@ impl Hand {
         }
         while let Some(entry) = self.fallen.pop() {
             self.deep.count_read(0, false);
-            self.settle(entry, None);
+            self.settle(entry, None, Nanos::ZERO);
             landed(self.away(Wait(entry)));
         }
         while let Some(done) = self.critical.reap() {
@@ -411,7 +474,7 @@ impl Hand {
             let buffer = done.buffer.filter(|_| done.result.is_ok());
             let bytes = buffer.as_ref().map_or(0, |buffer| buffer.len());
             self.deep.count_read(bytes, buffer.is_some());
-            self.settle(entry, buffer);
+            self.settle(entry, buffer, done.took);
             landed(self.away(Wait(entry)));
         }
         while let Some(number) = self.failed.pop() {
@@ -430,11 +493,18 @@ impl Hand {
     }
 
     /// A fetch has landed; without a buffer where it failed.
-    fn settle(&mut self, entry: u16, buffer: Option<Buffer>) {
+    fn settle(&mut self, entry: u16, buffer: Option<Buffer>, took: Nanos) {
         let fetch = &mut self.fetches[usize::from(entry)];
-        let State::Flying { skip, len } = fetch.state else {
+        let State::Flying {
+            skip,
+            len,
+            expected_ns,
+        } = fetch.state
+        else {
             panic!("fetch {entry} was not on its way");
         };
+        let bytes = blocks(skip, len);
+        self.deep.come_back(bytes);
         fetch.turn = self.turn;
         fetch.state = match buffer {
             None => State::Failed,
@@ -444,6 +514,11 @@ impl Hand {
                 len,
                 is_checked: false,
                 is_taken: false,
+                trip: Some(Trip {
+                    bytes,
+                    took,
+                    expected_ns,
+                }),
             },
         };
     }
@@ -451,6 +526,7 @@ impl Hand {
     fn count(&mut self, number: usize, is_done: bool, now: Instant) {
         let write = self.writes[number].take().expect("it was asked for");
         let Write { tenant, tag, len } = write;
+        self.deep.come_back(len);
         self.deep.count_write(len, is_done, now);
         self.written.push_back(Written {
             tenant,
@@ -472,9 +548,9 @@ impl Hand {
             || self.refused.contains(&true)
     }
 
-    /// Whether [`crate::Tolls::land`] is to be called again without waiting for an event: the device
-    /// is polled, something failed before it was submitted, or somebody was refused a buffer whose
-    /// owner has had its time after some more turns.
+    /// Whether [`crate::Tolls::land`] is to be called again without waiting for an event: the
+    /// device is polled, something failed before it was submitted, or somebody was refused a buffer
+    /// whose owner has had its time after some more turns.
     pub fn is_restless(&self) -> bool {
         let waits = |is_large: bool| {
             let landed = |fetch: &Fetch| {

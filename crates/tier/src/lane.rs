@@ -6,9 +6,11 @@
 
 use crate::device::Deep;
 use crate::hand::{Away, Hand, Landing, Looked, PIECE_BYTES, Written};
+use crate::pair::{Desk, Pair};
 use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Gate, Toll};
 use nyx_media::Op;
+use nyx_policy::nhc::{Kind, Side};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -19,11 +21,13 @@ pub struct Tolls {
     hands: Vec<Hand>,
     /// By tenant.
     deep: Vec<Option<DeepToll>>,
+    waiting: u32,
 }
 
 struct DeepToll {
     hand: usize,
     toll: Toll,
+    desk: Desk,
 }
 
 /// A tenant's metered way to its devices, for the length of one command: what *gate*'s lane does
@@ -37,6 +41,9 @@ struct DeepLane<'w> {
     tenant: TenantId,
     hand: &'w mut Hand,
     toll: &'w mut Toll,
+    desk: &'w mut Desk,
+    /// Requests that wait for the worker.
+    waiting: u32,
 }
 
 impl Tolls {
@@ -46,6 +53,7 @@ impl Tolls {
             fast: nyx_gate::Tolls::new(worker, clock),
             hands: Vec::new(),
             deep: Vec::new(),
+            waiting: 0,
         }
     }
 
@@ -81,24 +89,31 @@ impl Tolls {
         self.hands.iter().any(|hand| Arc::ptr_eq(hand.deep(), deep))
     }
 
-    /// Opens the way to a tenant's deep device.
+    /// Says how many requests wait for this worker, beside the one that is executed.
+    #[inline]
+    pub fn set_waiting(&mut self, requests: u32) {
+        self.waiting = requests;
+    }
+
+    /// Opens the way to a tenant's deep device, as one of its pair.
     ///
     /// Panics where there is no hand on it.
     pub fn open_deep(
         &mut self,
         tenant: TenantId,
-        deep: &Arc<Deep>,
+        pair: &Arc<Pair>,
         account: Arc<CachePadded<Account>>,
         budget: Arc<Budget>,
     ) {
-        let is_it = |hand: &Hand| Arc::ptr_eq(hand.deep(), deep);
+        let is_it = |hand: &Hand| Arc::ptr_eq(hand.deep(), pair.deep());
         let hand = self.hands.iter().position(is_it).expect("there is a hand");
         let at = tenant.index();
         if self.deep.len() <= at {
             self.deep.resize_with(at + 1, || None);
         }
         let toll = Toll::new(account, budget);
-        self.deep[at] = Some(DeepToll { hand, toll });
+        let desk = Desk::new(pair.clone(), self.worker());
+        self.deep[at] = Some(DeepToll { hand, toll, desk });
     }
 
     /// See [`nyx_gate::Tolls::settle`].
@@ -117,10 +132,12 @@ impl Tolls {
     pub fn opened(&mut self, tenant: TenantId) -> Option<Lane<'_>> {
         let fast = self.fast.opened(tenant)?;
         let deep = self.deep.get_mut(tenant.index()).and_then(Option::as_mut);
-        let deep = deep.map(|DeepToll { hand, toll }| DeepLane {
+        let deep = deep.map(|DeepToll { hand, toll, desk }| DeepLane {
             tenant,
             hand: &mut self.hands[*hand],
             toll,
+            desk,
+            waiting: self.waiting,
         });
         Some(Lane { fast, deep })
     }
@@ -197,9 +214,84 @@ impl Lane<'_> {
 
     /// How it goes with the fetch of what has this unique number.
     pub fn look_deep(&mut self, unique: u64) -> Looked {
+        let Some(deep) = &mut self.deep else {
+            return Looked::None;
+        };
+        let looked = deep.hand.look((deep.tenant, unique));
+        if let Looked::Here(landing) = looked
+            && let Some(trip) = deep.hand.trip(landing)
+        {
+            deep.desk.read_deep(trip.bytes, trip.took, trip.expected_ns);
+        }
+        looked
+    }
+
+    /// Where a read goes of what both devices have.
+    pub fn reads(&mut self, len: usize, now: Instant) -> Side {
         match &mut self.deep {
-            Some(deep) => deep.hand.look((deep.tenant, unique)),
-            None => Looked::None,
+            Some(deep) => deep.desk.reads(len, deep.waiting, now),
+            None => Side::Fast,
+        }
+    }
+
+    /// Where a new object goes.
+    #[inline]
+    pub fn news(&mut self, len: usize) -> Side {
+        let now = self.fast.pace().now();
+        match &mut self.deep {
+            Some(deep) => deep.desk.news(len, deep.waiting, now),
+            None => Side::Fast,
+        }
+    }
+
+    /// What only the fast device has is read; whether it is to be mirrored.
+    pub fn lone_read(&mut self, len: usize, now: Instant) -> bool {
+        let deep = self.deep.as_mut();
+        deep.is_some_and(|deep| deep.desk.lone_read(len, deep.waiting, now))
+    }
+
+    /// Whether what was read from the deep device may be copied to the fast one.
+    pub fn admits(&mut self) -> bool {
+        let now = self.fast.pace().now();
+        let deep = self.deep.as_mut();
+        deep.is_some_and(|deep| deep.desk.routing(now).data_admit)
+    }
+
+    /// A client's read found its item, on the fast device or not.
+    #[inline]
+    pub fn looked(&self, is_hit: bool) {
+        if let Some(deep) = &self.deep {
+            deep.desk.looked(is_hit);
+        }
+    }
+
+    /// Copies from the fast device what a client asked for: see [`nyx_gate::Lane::read`].
+    #[inline]
+    pub fn read_for_client(&mut self, at: u64, into: &mut [u8]) {
+        let began = self.begin();
+        self.fast.read(at, into);
+        self.end(began, Kind::Read, into.len());
+    }
+
+    /// A client's item begins to be written to the fast device; hand that to [`Lane::written`].
+    #[inline]
+    pub fn begin(&mut self) -> Option<Instant> {
+        let deep = self.deep.as_mut()?;
+        let is_timed = deep.desk.is_timed();
+        is_timed.then(|| self.fast.pace().now())
+    }
+
+    /// A value of so many bytes was written.
+    #[inline]
+    pub fn written(&mut self, began: Option<Instant>, len: usize) {
+        self.end(began, Kind::Write, len);
+    }
+
+    #[inline]
+    fn end(&mut self, began: Option<Instant>, kind: Kind, len: usize) {
+        if let Some(deep) = &self.deep {
+            let took = began.map(|began| self.fast.pace().now().since(began));
+            deep.desk.did_fast(kind, len, took);
         }
     }
 
@@ -258,6 +350,7 @@ impl Lane<'_> {
     pub fn write_deep(&mut self, tag: u64, at: u64, len: usize, fill: impl FnOnce(&mut [u8])) {
         let deep = self.deep.as_mut().expect("there is a deep device");
         deep.hand.write((deep.tenant, tag), at, len, fill);
+        deep.desk.wrote_deep(len);
         deep.toll.charge(&deep.hand.deep().cost, Op::Write, len);
     }
 }

@@ -5,6 +5,7 @@
 //! * [`Costs`]: what requests take of it.
 //! * [`Hand`]: one worker's queues to it: fetches of what somebody waits for, and writes that
 //!   nobody does; the two never share a queue.
+//! * [`Pair`]: who decides where a request goes that either device could serve.
 //! * [`Tolls`], [`Lane`]: a worker's metered ways to both devices of each tenant.
 //!
 //! What it never does: know of keys, items or segments; retry what a device refused; wait.
@@ -15,8 +16,11 @@ mod costs;
 mod device;
 mod hand;
 mod lane;
+mod pair;
 
 pub use costs::Costs;
 pub use device::{Deep, DeepFigures, Drill};
 pub use hand::{Away, Hand, Landing, Looked, Wait, Written};
 pub use lane::{Lane, Tolls};
+pub use nyx_policy::nhc::{Bounds, Nhc, Side};
+pub use pair::Pair;

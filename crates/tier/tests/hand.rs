@@ -4,7 +4,7 @@ use nyx_base::{CachePadded, Clock, Instant, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, CostTable, Device, Usage, cost::STEPS};
 use nyx_media::mapped::Mapped;
 use nyx_media::queue::{DeepFile, Through};
-use nyx_tier::{Away, Deep, Hand, Lane, Looked, Tolls, Wait};
+use nyx_tier::{Away, Deep, Hand, Lane, Looked, Pair, Tolls, Wait};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -44,13 +44,14 @@ impl Rig {
         let device = Device {
             name: "pm".into(),
             media,
-            cost,
+            cost: cost.clone(),
         };
         let account: Arc<CachePadded<Account>> = Arc::default();
         let budget = || Arc::new(Budget::unlimited());
         tolls.open(TENANT, Arc::new(device), Arc::default(), budget());
         tolls.add(Hand::new(deep.clone()).expect("queues"));
-        tolls.open_deep(TENANT, &deep, account.clone(), budget());
+        let pair = Pair::new(deep.clone(), cost, Default::default(), 1);
+        tolls.open_deep(TENANT, &Arc::new(pair), account.clone(), budget());
         let mut rng = nyx_base::Rng::with_seed(7);
         let mut rig = Rig {
             tolls,

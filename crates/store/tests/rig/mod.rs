@@ -17,7 +17,7 @@ use nyx_store::{
     DeepPart, Eras, Eviction, KeyHash, Layout, Presence, Put, PutOutcome, Store, StoreConfig,
     StoreError, WriteMode, Writer,
 };
-use nyx_tier::{Deep, Hand, Lane, Tolls};
+use nyx_tier::{Bounds, Deep, Hand, Lane, Nhc, Pair, Tolls};
 use std::sync::Arc;
 
 /// The one tenant.
@@ -42,6 +42,8 @@ pub(crate) struct Rig {
     device: Arc<Device>,
     /// Its deep device, if it has one.
     pub(crate) deep: Option<Arc<Deep>>,
+    /// Its two devices and who decides between them: classic caching, unless it was said.
+    pub(crate) pair: Option<Arc<Pair>>,
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -111,15 +113,31 @@ impl Rig {
             let deep = Deep::new("deep".to_owned(), file, cost, Through::Auto, None);
             (dir, Arc::new(deep))
         });
-        let (dir, deep) = dir.unzip();
+        let (dir, deep): (_, Option<Arc<Deep>>) = dir.unzip();
+        let workers = config.workers;
+        let pair = deep.as_ref().map(|deep| {
+            let rule = (Nhc::Classic, Bounds::default());
+            Arc::new(Pair::new(deep.clone(), device.cost.clone(), rule, workers))
+        });
         let store = Store::new(config, eras.clone())?;
         Ok(Rig {
             store,
             eras,
             device,
             deep,
+            pair,
             _dir: dir,
         })
+    }
+
+    /// The same with another controller than classic caching.
+    pub(crate) fn ruled(mut self, nhc: Nhc) -> Rig {
+        let deep = self.deep.clone().expect("a deep device");
+        let rule = (nhc, Bounds::default());
+        let workers = self.store.config().workers;
+        let pair = Pair::new(deep, self.device.cost.clone(), rule, workers);
+        self.pair = Some(Arc::new(pair));
+        self
     }
 
     /// Worker `id`, within an era.
@@ -132,10 +150,10 @@ impl Rig {
             account,
             Arc::new(Budget::unlimited()),
         );
-        if let Some(deep) = &self.deep {
-            tolls.add(Hand::new(deep.clone()).expect("queues"));
+        if let Some(pair) = &self.pair {
+            tolls.add(Hand::new(pair.deep().clone()).expect("queues"));
             let (account, budget) = (Arc::default(), Arc::new(Budget::unlimited()));
-            tolls.open_deep(TENANT, deep, account, budget);
+            tolls.open_deep(TENANT, pair, account, budget);
         }
         self.eras.enter(WorkerId(id));
         let writer = self.store.writer(WorkerId(id));
