@@ -9,6 +9,7 @@
 //! * [`lengths`]: how long a key's value is; [`value`]: its bytes, so that a reply can be verified.
 //! * [`mix`]: which operation, which time to live.
 //! * [`generator`]: all of these together, for one tenant; [`preset`]: published caches as such.
+//! * [`ycsb`]: YCSB's core workloads, on records that become more.
 //! * [`trace`]: recorded requests, streamed from files of the formats that the field uses.
 
 pub mod generator;
@@ -21,6 +22,7 @@ pub mod preset;
 pub mod trace;
 mod twitter;
 pub mod value;
+pub mod ycsb;
 pub mod zipf;
 
 pub use generator::{Generator, Spec, Step};

@@ -121,8 +121,7 @@ impl fmt::Display for Popularity {
 pub struct Picker {
     law: Law,
     n: u64,
-    /// Multiplier of the permutation from ranks to indices; coprime with `n`.
-    stride: u64,
+    scatter: Scatter,
     /// Where the scan stands, or which key was written last.
     cursor: u64,
 }
@@ -172,7 +171,7 @@ impl Picker {
         Ok(Picker {
             law,
             n,
-            stride: coprime_stride(n),
+            scatter: Scatter::new(n),
             cursor: start % n,
         })
     }
@@ -198,7 +197,7 @@ impl Picker {
             }
             Law::Meta { cache, total_ppb } => rank_at(cache, rng.f64() * total_ppb).min(self.n - 1),
         };
-        rank.wrapping_mul(self.stride) % self.n
+        self.scatter.index(rank)
     }
 
     fn advance(&mut self) -> u64 {
@@ -208,13 +207,30 @@ impl Picker {
     }
 }
 
-/// An odd-looking step below 2^32 that visits all of `0..n`; products with ranks fit a `u64`.
-fn coprime_stride(n: u64) -> u64 {
-    let mut stride = spread(n) % n.max(1);
-    while gcd(stride, n) != 1 {
-        stride += 1;
+/// The permutation from ranks to indices of `0..n`, for `n` up to 2^32: neighbours in popularity
+/// are far apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scatter {
+    n: u64,
+    /// Below 2^32 and coprime with `n`; products with ranks fit a `u64`.
+    stride: u64,
+}
+
+impl Scatter {
+    /// Over `n` indices, at least one.
+    pub(super) fn new(n: u64) -> Scatter {
+        let mut stride = spread(n) % n;
+        while gcd(stride, n) != 1 {
+            stride += 1;
+        }
+        Scatter { n, stride }
     }
-    stride
+
+    /// The index of a rank below `n`.
+    #[inline]
+    pub(super) fn index(&self, rank: u64) -> u64 {
+        rank.wrapping_mul(self.stride) % self.n
+    }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -299,9 +315,9 @@ mod tests {
     #[test]
     fn the_permutation_reaches_every_key_once() {
         for n in [1, 2, 3, 10, 1000, 1024, 99_991] {
-            let stride = coprime_stride(n);
+            let scatter = Scatter::new(n);
             let mut seen = vec![false; n as usize];
-            (0..n).for_each(|rank| seen[(rank * stride % n) as usize] = true);
+            (0..n).for_each(|rank| seen[scatter.index(rank) as usize] = true);
             assert!(seen.into_iter().all(|s| s), "n = {n}");
         }
     }
