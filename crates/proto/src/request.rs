@@ -51,6 +51,18 @@ pub fn delete(out: &mut Vec<u8>, key: &[u8]) {
     line(out, &[b"delete", key]);
 }
 
+/// `scan <prefix> from <key> limit <n>`.
+pub fn scan(out: &mut Vec<u8>, prefix: &[u8], from: &[u8], limit: u32) {
+    let scan = Scan {
+        prefix,
+        begin: Some(from),
+        end: None,
+        limit,
+        options: 0,
+    };
+    encode_scan(out, &scan);
+}
+
 /// `mg <key> <flag>*`, the flags given as one string without a blank in front: `v t Oabc`.
 #[inline]
 pub fn meta_get(out: &mut Vec<u8>, key: &[u8], flags: &[u8]) {

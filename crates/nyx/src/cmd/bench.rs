@@ -3,6 +3,8 @@
 //! What it never does: serve. It measures over sockets, so what it prints is evidence of kind
 //! *real*.
 
+mod ycsb;
+
 use crate::cmd::print;
 use crate::load::address::{Address, Login};
 use crate::load::pair::{self, Rival};
@@ -21,6 +23,8 @@ use std::time::Duration;
 const KEYS: u64 = 1_000_000;
 /// With keys not asked for, all keys and values together stay below this, in bytes.
 const FOOTPRINT_BYTES: f64 = (1u64 << 30) as f64;
+/// Connections where none are asked for.
+const CONNECTIONS: u64 = 64;
 /// The longest pipeline and the most keys of one get.
 const DEPTH_MAX: u64 = 10_000;
 
@@ -38,7 +42,10 @@ const DEPTH_MAX: u64 = 10_000;
   nyx bench --workload twitter:52 --fill-on-miss a published cache: keys, lengths, mix, TTLs
   nyx bench --tenant 'name=web prefix=web: rate=5000' --tenant 'name=batch login=b:pw mix=set:100'
   nyx bench --depth 16 --busy-poll --pair nyx=127.0.0.1:11211,4242 --pair mc=127.0.0.1:11212,4243
-                                                 two servers, in seven interleaved rounds each")]
+                                                 two servers, in seven interleaved rounds each
+  nyx bench --ycsb A..F --server-pid 4242        YCSB's core workloads, one after the other
+  nyx bench --ycsb C --value-len 16384 --keys 200000 --fill-on-miss
+                                                 reads of 16 KiB, look-aside")]
 pub struct Args {
     /// Where the server listens: HOST:PORT or unix:PATH.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
@@ -65,6 +72,8 @@ pub struct Args {
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
+    ycsb: ycsb::Options,
+    #[command(flatten)]
     drive: Drive,
     /// Write the result as JSON to a file, or - for standard output instead of the table.
     #[arg(long, value_name = "FILE")]
@@ -82,7 +91,7 @@ struct Load {
     #[arg(short, long, value_name = "PRESET")]
     workload: Option<String>,
     /// Distinct keys [default: 1000000, or as many as 1 GiB holds].
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", visible_alias = "records")]
     keys: Option<u64>,
     /// Length of a key in bytes, prefix included [default: 32].
     #[arg(long, value_name = "BYTES")]
@@ -90,11 +99,11 @@ struct Load {
     /// What every key begins with.
     #[arg(long, default_value = "")]
     prefix: String,
-    /// Length of a value in bytes: 100, 64-4096, or meta:CACHE [default: 100].
+    /// Length of a value in bytes: 100, 64-4096, or meta:CACHE [default: 100; 1000 with --ycsb].
     #[arg(short = 'l', long, value_name = "LENGTHS")]
     value_len: Option<Lengths>,
     /// Which keys: uniform, zipf:ALPHA, hotspot:KEYS%:REQUESTS%, scan, latest:ALPHA, meta:CACHE
-    /// [default: uniform].
+    /// [default: uniform; zipf:0.99 with --ycsb].
     #[arg(short, long, value_name = "LAW")]
     popularity: Option<Popularity>,
     /// Which operations, by weight: get:90,set:10 of get, set, delete, incr, touch [default: get].
@@ -109,7 +118,7 @@ struct Load {
         value_parser = clap::value_parser!(u64).range(1..=DEPTH_MAX))]
     multiget: u64,
     /// Do not store the keys first.
-    #[arg(long)]
+    #[arg(long, visible_alias = "skip-load")]
     no_fill: bool,
     /// Store a key after a get that missed it.
     #[arg(long)]
@@ -132,10 +141,10 @@ struct Load {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Driver")]
 struct Drive {
-    /// Connections of each tenant.
-    #[arg(short, long, value_name = "N", default_value_t = 64,
+    /// Connections of each tenant [default: 64; 32 with --ycsb].
+    #[arg(short, long, value_name = "N",
         value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    connections: u64,
+    connections: Option<u64>,
     /// Requests in one batch of a connection; outstanding at most, in an open loop.
     #[arg(short, long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=DEPTH_MAX))]
@@ -184,6 +193,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         server_pid: args.server_pid,
         progress: !args.no_progress && std::io::stderr().is_terminal(),
     };
+    if let Some(cores) = args.ycsb.cores() {
+        return ycsb::run(&args, &plan, &frame, cores);
+    }
     let settings = settings(&args, &plan);
     if !args.pair.is_empty() {
         let rounds = args.rounds as usize;
@@ -218,16 +230,25 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         name: "default".to_owned(),
         address: args.server.clone(),
         login: None,
-        connections: args.drive.connections,
+        connections: args.drive.connections.unwrap_or(match args.ycsb.cores() {
+            Some(_) => ycsb::CLIENTS,
+            None => CONNECTIONS,
+        }),
         load: args.load.clone(),
     };
-    let tenants: Result<Vec<Tenant>, Failure> = match args.tenant.is_empty() {
-        true => plain.tenant().map(|t| vec![t]),
+    let ones: Vec<One> = match args.tenant.is_empty() {
+        true => vec![plain],
         false => (args.tenant.iter().enumerate())
-            .map(|(i, words)| plain.clone().changed(i, words)?.tenant())
-            .collect(),
+            .map(|(i, words)| plain.clone().changed(i, words))
+            .collect::<Result<_, Failure>>()?,
     };
-    let tenants = tenants?;
+    let (ones, ycsb) = match args.ycsb.cores() {
+        Some(cores) => ycsb::tenant(ones, cores, args.ycsb.scan_len_max())?,
+        None => (ones, None),
+    };
+    let tenants: Vec<Tenant> = (ones.into_iter())
+        .map(One::tenant)
+        .collect::<Result<_, Failure>>()?;
     let threads = args.drive.threads as usize;
     if let Some(t) = tenants.iter().find(|t| t.connections < threads) {
         let (n, name) = (t.connections, &t.name);
@@ -244,10 +265,11 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         busy_poll: args.drive.busy_poll,
         fill: !args.load.no_fill,
         fill_on_miss: args.load.fill_on_miss,
-        verify: args.load.verify,
+        verify: args.load.verify || ycsb.is_some(),
         stall: args.drive.stall,
         sift: args.server_pid.filter(|_| args.set_aside),
         seed: args.load.seed,
+        ycsb,
     })
 }
 

@@ -97,7 +97,7 @@ impl EngineTarget {
     /// Executes one command and says what its answer means.
     fn execute(&mut self, ask: Ask, request: &Request, exptime: Exptime) -> Outcome<'static> {
         let command = match ask {
-            Ask::Set | Ask::Fill => Command::Store(Store {
+            Ask::Set | Ask::Fill | Ask::Insert | Ask::Rmw => Command::Store(Store {
                 key: &self.key,
                 data: &self.value,
                 cas: 0,
@@ -115,7 +115,7 @@ impl EngineTarget {
                 exptime,
                 noreply: false,
             },
-            Ask::Get | Ask::Incr => Command::Get(Get {
+            Ask::Get | Ask::Incr | Ask::Look | Ask::Scan => Command::Get(Get {
                 first: &self.key,
                 rest: b"",
                 count: 1,
@@ -158,7 +158,7 @@ fn meaning(reply: &[u8]) -> Outcome<'static> {
     };
     match answer(&response) {
         Some(Answer::Done) => Outcome::Done,
-        Some(Answer::End | Answer::Not) => Outcome::Miss,
+        Some(Answer::End | Answer::More(_) | Answer::Not) => Outcome::Miss,
         Some(Answer::Refused(refusal)) => Outcome::Refused(refusal),
         None => Outcome::Refused(Refusal::Client),
     }

@@ -29,19 +29,30 @@ pub(crate) enum Ask {
     Incr,
     /// Give a new time to live.
     Touch,
+    /// Store a key that is not there yet.
+    Insert,
+    /// Read keys in their order.
+    Scan,
+    /// Read a key that is written next.
+    Look,
+    /// Store what was read before.
+    Rmw,
 }
 
 /// The names of [`Ask`]s in tables and JSON, in their order.
-pub(crate) const ASKS: [&str; 6] = ["get", "set", "fill", "delete", "incr", "touch"];
+pub(crate) const ASKS: [&str; 10] = [
+    "get", "set", "fill", "delete", "incr", "touch", "insert", "scan", "look", "rmw",
+];
 
 /// A request that has no reply yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     /// Its kind.
     pub(crate) ask: Ask,
-    /// How many keys it still waits for; those after the first are in [`Pending`].
+    /// How many keys it still waits for; those after the first are in [`Pending`]. Of a scan, how
+    /// many it has room for.
     pub(crate) keys: u16,
-    /// The first of them.
+    /// The first of them; of a scan, the least that may come next.
     pub(crate) key: u64,
     /// The length of that key, in bytes.
     pub(crate) key_len: u16,
@@ -83,6 +94,10 @@ pub(crate) trait Sink {
 
     /// A whole reply is there.
     fn reply(&mut self, asked: &Asked);
+
+    /// The reply to a scan is over before it has all that it may: it is to go on at its key. Only
+    /// who scans is told.
+    fn more(&mut self, _asked: &Asked) {}
 }
 
 /// Requests without a reply, oldest first.
@@ -143,9 +158,14 @@ impl Pending {
 
     /// A value for `key` came: the keys before it were misses. False where it was not asked for.
     fn value(&mut self, key: u64, data: &[u8], sink: &mut impl Sink) -> bool {
-        let Some(asked) = self.asked.front().copied().filter(|a| a.ask == Ask::Get) else {
+        let Some(asked) = self.asked.front().copied() else {
             return false;
         };
+        match asked.ask {
+            Ask::Get | Ask::Look => {}
+            Ask::Scan => return self.item(key, data, sink),
+            _ => return false,
+        }
         while let Some(next) = self.next_key() {
             if next == key {
                 sink.key(&asked, key, Outcome::Hit(Some(data)));
@@ -156,15 +176,45 @@ impl Pending {
         false
     }
 
+    /// The oldest request, a scan, gave the item `key`. False where it has all already.
+    fn item(&mut self, key: u64, data: &[u8], sink: &mut impl Sink) -> bool {
+        let Some(scan) = self.asked.front_mut().filter(|scan| scan.keys > 0) else {
+            return false;
+        };
+        sink.key(scan, key, Outcome::Hit(Some(data)));
+        scan.keys -= 1;
+        scan.key = key.saturating_add(1);
+        true
+    }
+
+    /// The reply to the oldest request, a scan, is over. False where `answer` is none to it.
+    fn scanned(&mut self, mut scan: Asked, answer: Answer, sink: &mut impl Sink) -> bool {
+        match answer {
+            Answer::More(key) if scan.keys > 0 => {
+                scan.key = key.saturating_add(1);
+                sink.more(&scan);
+            }
+            Answer::End | Answer::More(_) => sink.reply(&scan),
+            Answer::Refused(refusal) => {
+                sink.key(&scan, scan.key, Outcome::Refused(refusal));
+                sink.reply(&scan);
+            }
+            Answer::Done | Answer::Not => return false,
+        }
+        self.asked.pop_front();
+        true
+    }
+
     /// The reply to the oldest request is over. False where `answer` is none to such a request.
     fn answer(&mut self, answer: Answer, sink: &mut impl Sink) -> bool {
         let Some(asked) = self.asked.front().copied() else {
             return false;
         };
         let outcome = match (asked.ask, answer) {
+            (Ask::Scan, _) => return self.scanned(asked, answer, sink),
             (_, Answer::Refused(refusal)) => Outcome::Refused(refusal),
-            (Ask::Get, Answer::End) => Outcome::Miss,
-            (Ask::Get, _) | (_, Answer::End) => return false,
+            (Ask::Get | Ask::Look, Answer::End) => Outcome::Miss,
+            (Ask::Get | Ask::Look, _) | (_, Answer::End | Answer::More(_)) => return false,
             (_, Answer::Done) => Outcome::Done,
             (_, Answer::Not) => Outcome::Miss,
         };
@@ -296,6 +346,8 @@ impl Link {
             let understood = match response.kind {
                 Kind::Value { .. } => wire::key_number(response.rest, reading.prefix_len)
                     .is_some_and(|key| self.pending.value(key, response.data, sink)),
+                Kind::More => wire::key_number(response.rest, reading.prefix_len)
+                    .is_some_and(|key| self.pending.answer(Answer::More(key), sink)),
                 _ => wire::answer(&response).is_some_and(|a| self.pending.answer(a, sink)),
             };
             if !understood {

@@ -14,6 +14,7 @@
 //!   [`shared`] the phase; [`tally`]: what is counted.
 //! * [`cpu`]: CPU time of a server, pinning; [`sift`]: what the machine disturbed; [`pair`]:
 //!   servers compared in interleaved rounds.
+//! * [`ycsb`]: YCSB's core workloads, one after the other.
 //! * [`report`]: tables and JSON; [`replay`]: traces instead of generators, against a server or,
 //!   through [`engine`], in this process.
 
@@ -32,6 +33,7 @@ pub(crate) mod stream;
 pub(crate) mod tally;
 pub(crate) mod wire;
 pub(crate) mod worker;
+pub(crate) mod ycsb;
 
 #[cfg(test)]
 mod tests;
@@ -90,6 +92,16 @@ pub(crate) enum LoadError {
         /// The beginning of the reply.
         reply: String,
     },
+    /// Ranges are asked for where there are none.
+    #[error("{address} answers no scans, of which workload E is made ({reply}): {hint}")]
+    Ranges {
+        /// Which server.
+        address: Address,
+        /// What it said.
+        reply: String,
+        /// What to do.
+        hint: &'static str,
+    },
     /// Nothing moved any more.
     #[error("{address} made no progress for {waited:?}, with {outstanding} replies outstanding")]
     Stalled {
@@ -119,9 +131,10 @@ pub(crate) enum LoadError {
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Failure {
         let code = match &error {
-            LoadError::Connect { .. } | LoadError::Closed { .. } | LoadError::Stalled { .. } => {
-                Exit::Unavailable
-            }
+            LoadError::Connect { .. }
+            | LoadError::Closed { .. }
+            | LoadError::Stalled { .. }
+            | LoadError::Ranges { .. } => Exit::Unavailable,
             LoadError::Login { .. } => Exit::NoPerm,
             LoadError::Broken { .. } | LoadError::Protocol { .. } => Exit::Io,
             LoadError::Workload(_) => Exit::Usage,

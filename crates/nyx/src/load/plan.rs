@@ -3,7 +3,10 @@
 //! What it never does: hold anything that changes while the run is on.
 
 use super::address::{Address, Login};
+use super::tally::Tally;
+use super::ycsb;
 use nyx_sim::workload::Spec;
+use nyx_sim::workload::ycsb::Core;
 use std::time::Duration;
 
 /// One tenant of the server, as a client.
@@ -21,6 +24,17 @@ pub(crate) struct Tenant {
     pub(crate) connections: usize,
     /// Requests a second over all connections; `None` is a closed loop.
     pub(crate) rate: Option<f64>,
+}
+
+/// One of YCSB's core workloads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ycsb {
+    /// Which one.
+    pub(crate) core: Core,
+    /// The exponent of Zipf's law, by which records are popular.
+    pub(crate) alpha: f64,
+    /// The longest scan, in records.
+    pub(crate) scan_len_max: u16,
 }
 
 /// A run, described.
@@ -52,4 +66,16 @@ pub(crate) struct Plan {
     pub(crate) sift: Option<u32>,
     /// The seed of everything random.
     pub(crate) seed: u64,
+    /// What the one tenant does instead of its mix, and which of its keys it asks for.
+    pub(crate) ycsb: Option<Ycsb>,
+}
+
+impl Plan {
+    /// Nothing counted yet.
+    pub(crate) fn tally(&self) -> Tally {
+        match self.ycsb {
+            Some(_) => Tally::of(ycsb::KINDS.len()),
+            None => Tally::new(),
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Latency {
     pub(crate) p50_us: f64,
     /// 90 percent are not longer.
     pub(crate) p90_us: f64,
+    /// 95 percent are not longer.
+    pub(crate) p95_us: f64,
     /// 99 percent are not longer.
     pub(crate) p99_us: f64,
     /// 99.9 percent are not longer.
@@ -53,6 +55,7 @@ impl Latency {
             min_us: us(histogram.min()),
             p50_us: quantile(0.5),
             p90_us: quantile(0.9),
+            p95_us: quantile(0.95),
             p99_us: quantile(0.99),
             p999_us: quantile(0.999),
             max_us: us(histogram.max()),
@@ -188,6 +191,19 @@ impl Cpu {
             user_share: used.user_share,
         }
     }
+
+    /// For people: a line that says who used it.
+    pub(crate) fn line(&self, who: &str) -> String {
+        let user = self
+            .user_share
+            .map_or(String::new(), |s| format!(", user {:.0} %", s * 100.0));
+        format!(
+            "{who:9} CPU {:.3} us/op ({:.2} CPUs{user}, waited {:.1} % of the window for one)\n",
+            self.cpu_us_per_op,
+            self.cpus,
+            self.wait_share * 100.0
+        )
+    }
 }
 
 /// A run of `nyx bench`.
@@ -261,48 +277,49 @@ impl Bench {
             ("server", self.server.as_ref()),
             ("generator", Some(&self.generator)),
         ] {
-            let Some(cpu) = cpu else { continue };
-            let user = cpu
-                .user_share
-                .map_or(String::new(), |s| format!(", user {:.0} %", s * 100.0));
-            let _ = writeln!(
-                text,
-                "{who:9} CPU {:.3} us/op ({:.2} CPUs{user}, waited {:.1} % of the window for one)",
-                cpu.cpu_us_per_op,
-                cpu.cpus,
-                cpu.wait_share * 100.0
-            );
+            text.extend(cpu.map(|cpu| cpu.line(who)));
         }
         for (what, errors) in [
             ("errors", &self.total.errors),
             ("fill errors", &self.fill_errors),
         ] {
-            if !errors.is_empty() {
-                let list: Vec<String> = errors.iter().map(|(k, n)| format!("{k} {n}")).collect();
-                let _ = writeln!(text, "{what}: {}", list.join(", "));
-            }
+            text += &errors_line(what, errors);
         }
-        if self.total.aside > 0 {
-            let aside = self.total.aside;
-            let _ = writeln!(
-                text,
-                "{aside} latencies were set aside: somebody else had the CPU"
-            );
-        }
-        if self.total.unsent > 0 {
-            let share = self.total.unsent as f64 / (self.total.ops + self.total.unsent) as f64;
-            let verdict = match share > RATE_MISSED_SHARE {
-                true => ": the rate was not reached",
-                false => "",
-            };
-            let unsent = self.total.unsent;
-            let _ = writeln!(
-                text,
-                "{unsent} requests were due and not sent at the end{verdict}"
-            );
-        }
+        text += &reservations(self.total.ops, self.total.aside, self.total.unsent);
         text
     }
+}
+
+/// Errors by kind as a line; nothing where there were none.
+pub(crate) fn errors_line(what: &str, errors: &BTreeMap<&'static str, u64>) -> String {
+    if errors.is_empty() {
+        return String::new();
+    }
+    let list: Vec<String> = errors.iter().map(|(k, n)| format!("{k} {n}")).collect();
+    format!("{what}: {}\n", list.join(", "))
+}
+
+/// What a reader of the figures has to know: latencies set aside, requests not sent.
+pub(crate) fn reservations(ops: u64, aside: u64, unsent: u64) -> String {
+    let mut text = String::new();
+    if aside > 0 {
+        let _ = writeln!(
+            text,
+            "{aside} latencies were set aside: somebody else had the CPU"
+        );
+    }
+    if unsent > 0 {
+        let share = unsent as f64 / (ops + unsent) as f64;
+        let verdict = match share > RATE_MISSED_SHARE {
+            true => ": the rate was not reached",
+            false => "",
+        };
+        let _ = writeln!(
+            text,
+            "{unsent} requests were due and not sent at the end{verdict}"
+        );
+    }
+    text
 }
 
 /// Columns of text: the first to the left, the others to the right.

@@ -58,8 +58,12 @@ pub(crate) struct TenantResult {
 pub(crate) struct Outcome {
     /// The length of the measured window.
     pub(crate) elapsed: Duration,
+    /// How long it took to store the keys.
+    pub(crate) fill: Duration,
     /// By tenant, in the plan's order.
     pub(crate) tenants: Vec<TenantResult>,
+    /// How many records there are at the end of a run of YCSB.
+    pub(crate) records: u64,
     /// Keys finished between the two readings of the server's CPU time.
     pub(crate) keys: u64,
     /// The server's CPU time in the window.
@@ -72,7 +76,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(plan: &Plan, frame: &Frame) -> Result<Outcome, LoadError> {
     // A process that is not there is an error now, not after the keys are stored.
     frame.server_pid.map(cpu::Reading::of).transpose()?;
-    let shared = &Shared::new(plan.threads, frame.progress);
+    let shared = &Shared::new(plan, frame.progress);
     let quota = match frame.until {
         Until::Elapsed(_) => u64::MAX,
         Until::Keys(keys) => keys.div_ceil((plan.threads * plan.tenants.len()) as u64),
@@ -101,7 +105,9 @@ pub(crate) fn run(plan: &Plan, frame: &Frame) -> Result<Outcome, LoadError> {
         let window = window?;
         Ok(Outcome {
             elapsed: window.elapsed,
+            fill: window.fill,
             tenants,
+            records: shared.records.taken(),
             keys: window.keys,
             server: window.server,
             client: window.client,
@@ -145,6 +151,7 @@ fn merge(plan: &Plan, tenants: &mut Vec<TenantResult>, yields: Vec<Yield>) {
 /// The measured window, as the main thread saw it.
 struct Window {
     elapsed: Duration,
+    fill: Duration,
     keys: u64,
     server: Option<Used>,
     client: Used,
@@ -153,10 +160,9 @@ struct Window {
 /// Leads the run through its phases. Ends early where a thread has failed.
 fn conduct(plan: &Plan, frame: &Frame, shared: &Shared) -> Result<Window, LoadError> {
     let failed = || shared.phase() == Phase::Stop;
-    while shared.filled.load(Ordering::Acquire) < plan.threads && !failed() {
-        thread::sleep(LOOK);
-    }
-    if !failed() {
+    let fill = await_fill(plan, frame, shared);
+    // Without a warm-up nothing may be asked before it counts.
+    if !failed() && !frame.warm_up.is_zero() {
         shared.enter(Phase::WarmUp);
         let warm = Instant::now() + frame.warm_up;
         while Instant::now() < warm && !failed() {
@@ -173,7 +179,7 @@ fn conduct(plan: &Plan, frame: &Frame, shared: &Shared) -> Result<Window, LoadEr
     while !failed() && !is_over(plan, frame, shared, start) {
         thread::sleep(LOOK);
         if frame.progress && told.elapsed() >= TELL {
-            tell(shared, start.elapsed(), told.elapsed());
+            tell(plan, shared, start.elapsed(), told.elapsed());
             told = Instant::now();
         }
     }
@@ -188,10 +194,33 @@ fn conduct(plan: &Plan, frame: &Frame, shared: &Shared) -> Result<Window, LoadEr
     }
     Ok(Window {
         elapsed,
+        fill,
         keys,
         server,
         client,
     })
+}
+
+/// Waits until the keys are stored, or a thread has failed; gives how long that took.
+fn await_fill(plan: &Plan, frame: &Frame, shared: &Shared) -> Duration {
+    let start = Instant::now();
+    let mut told = start;
+    let all: u64 = plan.tenants.iter().map(|t| t.spec.keys).sum();
+    while shared.filled.load(Ordering::Acquire) < plan.threads && shared.phase() != Phase::Stop {
+        thread::sleep(LOOK);
+        if frame.progress && plan.fill && told.elapsed() >= TELL {
+            told = Instant::now();
+            let stored: u64 = shared.figures.iter().map(|f| f.filled.get()).sum();
+            let per_s = stored as f64 / start.elapsed().as_secs_f64();
+            eprint!("\rstored {stored} of {all} keys, {per_s:.0} a second   ");
+            // A terminal that went away does not end the run.
+            let _ = io::stderr().flush();
+        }
+    }
+    if told > start {
+        eprintln!();
+    }
+    start.elapsed()
 }
 
 fn is_over(plan: &Plan, frame: &Frame, shared: &Shared, start: Instant) -> bool {
@@ -202,8 +231,8 @@ fn is_over(plan: &Plan, frame: &Frame, shared: &Shared, start: Instant) -> bool 
 }
 
 /// One line over the last one, on a terminal.
-fn tell(shared: &Shared, at: Duration, span: Duration) {
-    let mut recent = Tally::new();
+fn tell(plan: &Plan, shared: &Shared, at: Duration, span: Duration) {
+    let mut recent = plan.tally();
     for figures in &shared.figures {
         let mut part = figures.recent.lock().unwrap_or_else(|e| e.into_inner());
         part.drain_into(&mut recent);
@@ -213,11 +242,7 @@ fn tell(shared: &Shared, at: Duration, span: Duration) {
         return;
     }
     let us = |ns: u64| ns as f64 / 1e3;
-    let latency = if recent.reads().is_empty() {
-        recent.writes()
-    } else {
-        recent.reads()
-    };
+    let latency = recent.foremost();
     let (p50, p99) = (
         latency.value_at_quantile(0.5),
         latency.value_at_quantile(0.99),

@@ -2,7 +2,9 @@
 //!
 //! What it never does: put two writers on one cache line.
 
+use super::plan::Plan;
 use super::tally::Tally;
+use super::ycsb::records::Records;
 use nyx_base::{CachePadded, Counter};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) done: AtomicUsize,
     /// By thread.
     pub(crate) figures: Vec<CachePadded<Figures>>,
+    /// The records of a run of YCSB.
+    pub(crate) records: Records,
     /// What all threads measure their times from.
     epoch: Instant,
     /// Whether somebody watches the run.
@@ -46,24 +50,28 @@ pub(crate) struct Shared {
 pub(crate) struct Figures {
     /// Keys finished since the thread began.
     pub(crate) keys: Counter,
+    /// Keys stored before it measures.
+    pub(crate) filled: Counter,
     /// What was counted since somebody last took it; only while the run is watched.
     pub(crate) recent: Mutex<Tally>,
 }
 
 impl Shared {
-    /// For `threads` threads. `watched` has them hand over figures while they run.
-    pub(crate) fn new(threads: usize, watched: bool) -> Shared {
+    /// For the threads of `plan`. `watched` has them hand over figures while they run.
+    pub(crate) fn new(plan: &Plan, watched: bool) -> Shared {
         let figures = || {
             CachePadded(Figures {
                 keys: Counter::new(),
-                recent: Mutex::new(Tally::new()),
+                filled: Counter::new(),
+                recent: Mutex::new(plan.tally()),
             })
         };
         Shared {
             phase: AtomicU8::new(Phase::Fill as u8),
             filled: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
-            figures: (0..threads).map(|_| figures()).collect(),
+            figures: (0..plan.threads).map(|_| figures()).collect(),
+            records: Records::new(plan.tenants.first().map_or(0, |t| t.spec.keys)),
             epoch: Instant::now(),
             watched,
         }

@@ -8,7 +8,9 @@ use super::plan::{Plan, Tenant};
 use super::shared::{Phase, Shared};
 use super::tally::{Counts, Tally};
 use super::wire::exptime;
+use super::ycsb::records::Records;
 use nyx_proto::{ArithOp, Command, Store, StoreVerb, request};
+use nyx_sim::workload::ycsb::{self, Act, Acts};
 use nyx_sim::workload::{Generator, KeySpace, Op, Step, Values};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,14 +26,17 @@ pub(crate) struct Conn {
     pub(crate) link: Link,
     /// Which of its thread's streams it belongs to.
     pub(crate) stream: usize,
-    /// Keys to store because a request missed them, and what that request was.
-    pub(crate) refill: VecDeque<(u64, Ask)>,
+    /// What was asked and has to be followed up: keys to store because a request missed them, what
+    /// was read to be written, scans to go on with.
+    pub(crate) sequels: VecDeque<Asked>,
 }
 
 /// One tenant's part of one thread.
 pub(crate) struct Stream {
     /// What it asks for.
     pub(crate) generator: Generator,
+    /// What it does instead, in a run of YCSB.
+    pub(crate) acts: Option<Acts>,
     /// Keys of the numbers that `incr` counts up.
     counters: Option<KeySpace>,
     /// Its connections.
@@ -84,6 +89,12 @@ impl Stream {
         let own_rate = |rate: f64| rate * share.len() as f64 / tenant.connections as f64;
         Ok(Stream {
             generator: Generator::new(spec, plan.seed, number)?,
+            acts: (plan.ycsb)
+                .map(|y| {
+                    let len_max = y.scan_len_max.into();
+                    Acts::new(y.core, spec.keys, y.alpha, len_max, plan.seed, number)
+                })
+                .transpose()?,
             counters,
             turn: 0,
             due_ns: 0.0,
@@ -95,8 +106,11 @@ impl Stream {
             text: Vec::new(),
             unsent: 0,
             fill: Counts::default(),
-            recent: plan.sift.map_or_else(Tally::new, |_| Tally::sifted()),
-            total: Tally::new(),
+            recent: match plan.sift {
+                Some(_) => plan.tally().sifted(),
+                None => plan.tally(),
+            },
+            total: plan.tally(),
         })
     }
 
@@ -138,8 +152,12 @@ impl Stream {
     pub(crate) fn fill_batch(&mut self, conn: &mut Conn, values: &Values, now_ns: u64) -> usize {
         let mut count = 0;
         while count < FILL_DEPTH && conn.link.out.len() < FILL_BYTES {
-            let Some(key) = self.to_fill.next() else {
+            let Some(number) = self.to_fill.next() else {
                 break;
+            };
+            let key = match self.acts {
+                Some(_) => ycsb::key(number),
+                None => number,
             };
             self.store(conn, values, Ask::Fill, key, now_ns);
             count += 1;
@@ -147,8 +165,8 @@ impl Stream {
         count
     }
 
-    /// Writes stores of up to `limit` keys that were missed; gives how many.
-    pub(crate) fn refill(
+    /// Writes up to `limit` requests that follow from replies; gives how many.
+    pub(crate) fn follow_up(
         &mut self,
         conn: &mut Conn,
         values: &Values,
@@ -157,12 +175,14 @@ impl Stream {
     ) -> usize {
         let mut count = 0;
         while count < limit {
-            let Some((key, ask)) = conn.refill.pop_front() else {
+            let Some(asked) = conn.sequels.pop_front() else {
                 break;
             };
-            match ask {
-                Ask::Incr => self.start_counter(conn, key, now_ns),
-                _ => self.store(conn, values, Ask::Fill, key, now_ns),
+            match asked.ask {
+                Ask::Incr => self.start_counter(conn, asked.key, now_ns),
+                Ask::Look => self.store(conn, values, Ask::Rmw, asked.key, asked.since_ns),
+                Ask::Scan => self.scan(conn, asked.key, asked.keys, asked.since_ns),
+                _ => self.store(conn, values, Ask::Fill, asked.key, now_ns),
             }
             count += 1;
         }
@@ -175,10 +195,16 @@ impl Stream {
         conn: &mut Conn,
         values: &Values,
         multiget: usize,
+        records: &Records,
         since_ns: u64,
     ) -> bool {
         if self.left == 0 {
             return false;
+        }
+        if let Some(act) = self.acts.as_mut().map(|acts| acts.next(records.there())) {
+            self.act(act, conn, values, records, since_ns);
+            self.left -= 1;
+            return true;
         }
         let Step { op, key, ttl_s } = self.generator.step();
         let out = &mut conn.link.out;
@@ -218,6 +244,46 @@ impl Stream {
         let keys = if op == Op::Get { multiget as u64 } else { 1 };
         self.left = self.left.saturating_sub(keys);
         true
+    }
+
+    /// Writes one operation of YCSB, or what it begins with.
+    fn act(
+        &mut self,
+        act: Act,
+        conn: &mut Conn,
+        values: &Values,
+        records: &Records,
+        since_ns: u64,
+    ) {
+        match act {
+            Act::Read(number) => self.read(conn, Ask::Get, ycsb::key(number), since_ns),
+            Act::ReadModifyWrite(number) => {
+                self.read(conn, Ask::Look, ycsb::key(number), since_ns);
+            }
+            Act::Update(number) => {
+                self.store(conn, values, Ask::Set, ycsb::key(number), since_ns);
+            }
+            Act::Insert => {
+                let number = records.take();
+                self.store(conn, values, Ask::Insert, ycsb::key(number), since_ns);
+            }
+            Act::Scan { from, len } => self.scan(conn, ycsb::key(from), len as u16, since_ns),
+        }
+    }
+
+    fn read(&mut self, conn: &mut Conn, ask: Ask, key: u64, since_ns: u64) {
+        self.text.clear();
+        self.generator.space().write(key, &mut self.text);
+        request::get(&mut conn.link.out, &self.text);
+        self.push(conn, ask, 1, key, since_ns);
+    }
+
+    fn scan(&mut self, conn: &mut Conn, from: u64, len: u16, since_ns: u64) {
+        self.text.clear();
+        self.generator.space().write(from, &mut self.text);
+        let prefix = self.generator.spec().prefix.as_bytes();
+        request::scan(&mut conn.link.out, prefix, &self.text, len.into());
+        self.push(conn, Ask::Scan, len, from, since_ns);
     }
 
     fn get(&mut self, conn: &mut Conn, key: u64, multiget: usize, since_ns: u64) {
@@ -292,8 +358,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) generator: &'a Generator,
     /// What is counted.
     pub(crate) tally: &'a mut Tally,
-    /// Keys to store because a request missed them.
-    pub(crate) refill: &'a mut VecDeque<(u64, Ask)>,
+    /// What has to be followed up.
+    pub(crate) sequels: &'a mut VecDeque<Asked>,
     /// Whether a read that misses stores the key.
     pub(crate) fill_on_miss: bool,
     /// Whether hits' bytes are checked.
@@ -325,9 +391,10 @@ impl Sink for Desk<'_> {
                 let right = data.len() == len as usize && self.values.verify(key, data);
                 self.tally.counts.corrupt += u64::from(!right);
             }
-            Outcome::Miss if asked.ask == Ask::Incr => self.refill.push_back((key, Ask::Incr)),
-            Outcome::Miss if asked.ask == Ask::Get && self.fill_on_miss => {
-                self.refill.push_back((key, Ask::Get));
+            Outcome::Miss
+                if asked.ask == Ask::Incr || (asked.ask == Ask::Get && self.fill_on_miss) =>
+            {
+                self.sequels.push_back(Asked { key, ..*asked });
             }
             _ => {}
         }

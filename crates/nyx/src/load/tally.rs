@@ -23,6 +23,10 @@ pub(crate) struct Counts {
     pub(crate) hits: u64,
     /// Keys that were read and not found.
     pub(crate) misses: u64,
+    /// Those of them that were written next all the same.
+    pub(crate) look_misses: u64,
+    /// Items that scans gave.
+    pub(crate) scanned: u64,
     /// Bytes of the values that were asked for, found or not.
     pub(crate) read_bytes: u64,
     /// Bytes of those that were not found.
@@ -34,9 +38,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// All operations of the workload: fills after a miss are not among them.
+    /// All operations of the workload: fills after a miss are not among them, and what is read to
+    /// be written is one with what is written.
     pub(crate) fn total_ops(&self) -> u64 {
-        self.ops.iter().sum::<u64>() - self.ops[Ask::Fill as usize]
+        self.ops.iter().sum::<u64>() - self.ops[Ask::Fill as usize] - self.ops[Ask::Look as usize]
     }
 
     /// All errors, wrong values included.
@@ -59,6 +64,8 @@ impl Counts {
         }
         self.hits += other.hits;
         self.misses += other.misses;
+        self.look_misses += other.look_misses;
+        self.scanned += other.scanned;
         self.read_bytes += other.read_bytes;
         self.missed_bytes += other.missed_bytes;
         self.corrupt += other.corrupt;
@@ -72,8 +79,9 @@ pub(crate) struct Tally {
     pub(crate) counts: Counts,
     /// Latencies that were set aside.
     pub(crate) aside: u64,
-    /// Latencies of reads, and of everything else, in nanoseconds.
-    latency_ns: [Histogram<u64>; 2],
+    /// Latencies by class, in nanoseconds: of reads, and of everything else, unless it was made
+    /// for other classes.
+    latency_ns: Vec<Histogram<u64>>,
     /// A run of equal latencies that is not in the histograms yet: class, nanoseconds, count.
     run: (usize, u64, u64),
     /// Runs of which it is not known yet whether they count, where latencies are sifted.
@@ -81,8 +89,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Nothing counted.
+    /// Nothing counted, for reads and everything else.
     pub(crate) fn new() -> Tally {
+        Tally::of(2)
+    }
+
+    /// Nothing counted, for so many classes of latencies.
+    pub(crate) fn of(classes: usize) -> Tally {
         let histogram = || {
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
                 .expect("constant bounds that the histogram accepts")
@@ -90,17 +103,17 @@ impl Tally {
         Tally {
             counts: Counts::default(),
             aside: 0,
-            latency_ns: [histogram(), histogram()],
+            latency_ns: (0..classes).map(|_| histogram()).collect(),
             run: (0, 0, 0),
             pending: None,
         }
     }
 
-    /// Nothing counted, and latencies wait for [`Tally::judge`].
-    pub(crate) fn sifted() -> Tally {
+    /// The same, with latencies that wait for [`Tally::judge`].
+    pub(crate) fn sifted(self) -> Tally {
         Tally {
             pending: Some(Vec::with_capacity(PENDING_MAX)),
-            ..Tally::new()
+            ..self
         }
     }
 
@@ -124,10 +137,16 @@ impl Tally {
         }
     }
 
-    /// Counts a latency. Runs of one length, as the replies of one batch have it, cost one record.
+    /// Counts a latency as one of a read, or of something else.
     #[inline]
     pub(crate) fn latency(&mut self, ask: Ask, ns: u64) {
-        let class = usize::from(ask != Ask::Get);
+        self.latency_of(usize::from(ask != Ask::Get), ns);
+    }
+
+    /// Counts a latency of a class. Runs of one length, as the replies of one batch have it, cost
+    /// one record.
+    #[inline]
+    pub(crate) fn latency_of(&mut self, class: usize, ns: u64) {
         if (class, ns) == (self.run.0, self.run.1) {
             self.run.2 += 1;
         } else {
@@ -155,6 +174,7 @@ impl Tally {
         other.settle();
         self.counts.add(&other.counts);
         self.aside += other.aside;
+        assert_eq!(self.latency_ns.len(), other.latency_ns.len());
         for (sum, part) in self.latency_ns.iter_mut().zip(&other.latency_ns) {
             sum.add(part)
                 .expect("all latency histograms have the same bounds");
@@ -188,14 +208,36 @@ impl Tally {
 
     /// The latencies of reads; call it when the run is over.
     pub(crate) fn reads(&mut self) -> &Histogram<u64> {
-        self.settle();
-        &self.latency_ns[0]
+        self.class(0)
     }
 
     /// The latencies of everything but reads; call it when the run is over.
     pub(crate) fn writes(&mut self) -> &Histogram<u64> {
+        self.class(1)
+    }
+
+    /// The latencies of a class; call it when the run is over.
+    pub(crate) fn class(&mut self, class: usize) -> &Histogram<u64> {
         self.settle();
-        &self.latency_ns[1]
+        &self.latency_ns[class]
+    }
+
+    /// The latencies of the first class that has any; call it when the run is over.
+    pub(crate) fn foremost(&mut self) -> &Histogram<u64> {
+        self.settle();
+        let first = self.latency_ns.iter().position(|ns| !ns.is_empty());
+        &self.latency_ns[first.unwrap_or(0)]
+    }
+
+    /// The latencies of all classes; call it when the run is over.
+    pub(crate) fn all(&mut self) -> Histogram<u64> {
+        self.settle();
+        let mut all = self.latency_ns[0].clone();
+        for class in &self.latency_ns[1..] {
+            all.add(class)
+                .expect("all latency histograms have the same bounds");
+        }
+        all
     }
 }
 
@@ -229,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_is_set_aside_is_counted_and_has_no_latency() {
-        let (mut tally, mut sum) = (Tally::sifted(), Tally::new());
+        let (mut tally, mut sum) = (Tally::new().sifted(), Tally::new());
         for ask in [Ask::Get, Ask::Get, Ask::Set] {
             tally.key(ask, 100, Outcome::Done);
             tally.latency(ask, 500);

@@ -22,6 +22,8 @@ pub(crate) fn exptime(ttl_s: u32) -> Exptime {
 pub(crate) enum Answer {
     /// The end of a list of values.
     End,
+    /// The end of a part of a range: there may be more behind this key.
+    More(u64),
     /// Done: stored, deleted, touched, or a new number.
     Done,
     /// There is no such key, or the condition did not hold.

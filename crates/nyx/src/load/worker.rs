@@ -8,12 +8,13 @@
 
 use super::LoadError;
 use super::cpu;
-use super::link::{Link, Reading};
+use super::link::{Ask, Link, Reading};
 use super::plan::Plan;
 use super::shared::{Figures, Phase, Shared};
 use super::sift::Sift;
 use super::stream::{Conn, Desk, Stream};
 use super::tally::{Counts, Tally};
+use super::ycsb::counter::Counter;
 use mio::{Events, Poll, Token};
 use nyx_sim::workload::Values;
 use std::collections::VecDeque;
@@ -91,7 +92,7 @@ impl<'a> Worker<'a> {
                 conns.push(Conn {
                     link,
                     stream: number,
-                    refill: VecDeque::new(),
+                    sequels: VecDeque::new(),
                 });
             }
             let stream_number = (number * plan.threads + index) as u64;
@@ -194,21 +195,32 @@ impl<'a> Worker<'a> {
             prefix_len: stream.generator.spec().prefix.len(),
             with_data: self.plan.verify,
         };
+        let filled = stream.recent.counts.ops[Ask::Fill as usize];
         let mut desk = Desk {
             shared: self.shared,
             values: &self.values,
             generator: &stream.generator,
             tally: &mut stream.recent,
-            refill: &mut conn.refill,
+            sequels: &mut conn.sequels,
             fill_on_miss: self.plan.fill_on_miss && self.phase != Phase::Fill,
             verify: self.plan.verify,
             several: self.plan.multiget > 1,
             now_ns: 0,
             keys: 0,
         };
-        let bytes = conn.link.receive(reading, closing, &mut desk)?;
+        let bytes = match self.plan.ycsb {
+            Some(_) => {
+                let mut counter = Counter::at(&mut desk);
+                conn.link.receive(reading, closing, &mut counter)?
+            }
+            None => conn.link.receive(reading, closing, &mut desk)?,
+        };
         let (now_ns, keys) = (desk.now_ns, desk.keys);
         self.figures.keys.add(keys);
+        if self.phase == Phase::Fill {
+            let now_filled = stream.recent.counts.ops[Ask::Fill as usize];
+            self.figures.filled.add(now_filled - filled);
+        }
         // An event may tell of bytes that an earlier one has already brought.
         if bytes == 0 {
             return Ok(self.shared.now_ns());
@@ -232,15 +244,18 @@ impl<'a> Worker<'a> {
             Phase::Stop => return Ok(()),
             Phase::Fill if idle && self.plan.fill => stream.fill_batch(conn, &self.values, now_ns),
             Phase::Fill => return Ok(()),
-            _ if stream.gap_ns.is_some() => stream.refill(conn, &self.values, now_ns, usize::MAX),
+            _ if stream.gap_ns.is_some() => {
+                stream.follow_up(conn, &self.values, now_ns, usize::MAX)
+            }
             _ if idle => {
-                let fills = stream.refill(conn, &self.values, now_ns, self.plan.depth);
-                for _ in fills..self.plan.depth {
-                    if !stream.ask(conn, &self.values, self.plan.multiget, now_ns) {
+                let sequels = stream.follow_up(conn, &self.values, now_ns, self.plan.depth);
+                let (multiget, records) = (self.plan.multiget, &self.shared.records);
+                for _ in sequels..self.plan.depth {
+                    if !stream.ask(conn, &self.values, multiget, records, now_ns) {
                         break;
                     }
                 }
-                fills
+                sequels
             }
             _ => return Ok(()),
         };
@@ -260,7 +275,8 @@ impl<'a> Worker<'a> {
                     break;
                 };
                 let due_ns = stream.due_ns as u64;
-                stream.ask(&mut self.conns[i], &self.values, self.plan.multiget, due_ns);
+                let (multiget, records) = (self.plan.multiget, &self.shared.records);
+                stream.ask(&mut self.conns[i], &self.values, multiget, records, due_ns);
                 stream.schedule(self.plan.poisson);
                 sent = true;
             }

@@ -56,6 +56,10 @@ impl Server {
         Connection::to(self.port)
     }
 
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn kill(&mut self) {
         // SIGKILL.
         self.child.kill().expect("a child of ours");

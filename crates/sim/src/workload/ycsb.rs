@@ -28,7 +28,7 @@ pub const SCAN_LEN_MAX: u32 = 100;
 /// Digits of a key as text: all numbers of 64 bits have that many at most.
 pub const KEY_DIGITS: usize = 20;
 
-const HINT: &str = "write letters of A to F, as A, A,B,C, A..F or all";
+const HINT: &str = "write letters of A to F (A, or A,B,C), a range (A..F) or all";
 
 /// The key of record `number`: a bijection, so that no two records share one.
 #[inline]
@@ -396,7 +396,7 @@ mod tests {
         }
         for text in ["", "G", "AB", "A..", "C..A", "A,,B"] {
             let error = cores(text).expect_err(text).to_string();
-            assert!(error.contains("A..F or all"), "{error}");
+            assert!(error.contains("(A..F) or all"), "{error}");
         }
     }
 }
