@@ -3,8 +3,9 @@
 
 mod rig;
 
-use nyx_base::TenantId;
-use nyx_engine::{Outcome, Session, TenantConfig};
+use nyx_base::{Nanos, TenantId};
+use nyx_engine::{DeepShare, Outcome, Session, TenantConfig};
+use nyx_policy::nhc::Nhc;
 use nyx_proto::Out;
 use nyx_store::Tree;
 use rig::{Rig, deep};
@@ -168,4 +169,53 @@ fn what_cannot_be_read_is_a_miss() {
     let counts = rig.engine.tenants()[0].counts();
     assert_eq!((counts.get_hits, counts.get_misses), (0, 2));
     assert!(rig.say(&mut session, "get key003\r\n").starts_with("VALUE"));
+}
+
+#[test]
+fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
+    let mut tenant = deep("one");
+    tenant.deep = tenant.deep.map(|share| DeepShare {
+        nhc: Nhc::ShortestDelay,
+        ..share
+    });
+    let mut rig = Rig::new(vec![tenant]);
+    let mut session = rig.to(0);
+    for number in 0..100 {
+        let key = format!("key{number:03}");
+        set(&mut rig, &mut session, &key, &value(number));
+    }
+    let mut read_all = |waiting: u32| {
+        let before = reads(&rig);
+        for number in 0..100 {
+            rig.worker.set_waiting(waiting);
+            let request = format!("get key{number:03}\r\n");
+            let answer = waits(&mut rig, &mut session, &request).1;
+            let block = format!(
+                "VALUE key{number:03} 7 1000\r\n{}\r\nEND\r\n",
+                value(number)
+            );
+            assert_eq!(answer, block);
+        }
+        rig.clock.advance(Nanos::from_millis(10));
+        let now = rig.now();
+        rig.engine.maintain(&mut rig.worker, now);
+        rig.land();
+        let figures = rig.engine.tenants()[0].store().figures();
+        let mirrors = figures.deep.expect("it has one").mirrors;
+        (mirrors, reads(&rig) - before)
+    };
+    // Nobody waits: the fast device is as good as any.
+    for _ in 0..5 {
+        assert_eq!(read_all(0), (0, 0));
+    }
+    // Many do: what is read often gets a twin, and some are read from there. (The clock stands still
+    // while the fast device is read, which looks quick; the deep one takes its own time.)
+    let told: Vec<(u64, u64)> = (0..10).map(|_| read_all(1_000_000_000)).collect();
+    // What was fetched once is there for a while: with so few keys it is fetched once.
+    let deep: u64 = told.iter().map(|(_, deep)| deep).sum();
+    assert!(told[9].0 > 50 && deep > 30, "{told:?}");
+    assert!(
+        read_all(0).1 <= 5,
+        "from the fast device, but for what is tried out"
+    );
 }
