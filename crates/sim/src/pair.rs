@@ -9,18 +9,24 @@
 //! asked for, a write is of something new; HFIO's way) or *tracked*: each has a place, writes and
 //! copies move it.
 //!
-//! Copies (what was missed, what is mirrored) are requests to the devices like any, but nobody
-//! waits for them, and beside too many others there are none. So classic caching fares better here
-//! than by the paper's formulas, where each miss is installed. All numbers are **simulated**.
+//! Copies (what was missed, what is mirrored) are requests to the devices like any. Where they are
+//! made behind the answer ([`Installs::Behind`]) nobody waits for them, and beside too many others
+//! there are none; so classic caching fares better than by the paper's formulas, where each miss is
+//! installed ([`Installs::Before`]).
+//!
+//! What is decided and counted is the [`Desk`]'s, which `nyx model --measure` drives in real time.
+//! All numbers from here are **simulated**.
 //!
 //! Source: Orthus, sections 3 (HFIO) and 4.
 
+pub mod desk;
+
+pub use desk::{Desk, Flight, Installs, Then, next_ask, pace_ns, saturating_per_s};
+
 use crate::workload::zipf::Zipf;
-use nyx_base::{Instant, LatencyCounter, Nanos, Rng};
+use nyx_base::{Instant, Nanos, Rng};
 use nyx_media::model::block::{BlockModel, BlockParams};
-use nyx_policy::nhc::{
-    Both, Bounds, Controller, Cost, InFlight, Kind, PairSeen, Request, Routing, Side,
-};
+use nyx_policy::nhc::{Both, Controller, Cost, Kind, PairSeen, Side};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -39,6 +45,8 @@ pub struct PairScenario {
     pub writes: f64,
     /// What is asked for.
     pub objects: Objects,
+    /// When what was missed is cached.
+    pub installs: Installs,
     /// What happens meanwhile, in the order of time.
     pub changes: Vec<(Instant, Change)>,
     /// Nothing before counts.
@@ -123,7 +131,7 @@ impl PairWindow {
     }
 
     /// What was done from `earlier` to now, both counted since the beginning.
-    fn since(&self, earlier: &PairWindow) -> PairWindow {
+    pub fn since(&self, earlier: &PairWindow) -> PairWindow {
         let copied = |side| self.copied_bytes[side] - earlier.copied_bytes[side];
         PairWindow {
             from: earlier.from,
@@ -143,12 +151,11 @@ pub fn cost_of(device: &BlockParams, kind: Kind, len_bytes: u64) -> Cost {
     }
 }
 
-/// Requests per second that saturate the fast device.
-pub fn saturating_per_s(scenario: &PairScenario) -> f64 {
-    let fast = &scenario.devices[Side::Fast];
-    let each_ns = |kind| cost_of(fast, kind, scenario.len_bytes).each_ns;
-    let writes = scenario.writes;
-    1e9 / ((1.0 - writes) * each_ns(Kind::Read) + writes * each_ns(Kind::Write))
+/// The same of both devices, by [`Kind`].
+fn costs_of(scenario: &PairScenario) -> Both<[Cost; 2]> {
+    Both(Side::ALL.map(|side| {
+        Kind::ALL.map(|kind| cost_of(&scenario.devices[side], kind, scenario.len_bytes))
+    }))
 }
 
 /// Runs it.
@@ -178,7 +185,7 @@ enum What {
     /// A client asks.
     Ask(u32),
     /// A request is done.
-    Done(Flight),
+    Done(Flight, Of),
     /// The controller is stepped.
     Step,
     /// A window is over.
@@ -207,33 +214,35 @@ impl Ord for Event {
     }
 }
 
-/// A request that a device has.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    kind: Kind,
-    side: Side,
-    each_ns: f64,
-    of: Of,
-}
-
-/// Whose it is.
+/// Whose a request is.
 #[derive(Clone, Copy, Debug)]
 enum Of {
-    /// A client's, with what was expected and when it was asked for.
+    /// A client's, who gets this; of a read, what comes after it.
     Client {
         client: u32,
-        asked: Instant,
-        expected_ns: f64,
+        got: Version,
+        then: Then,
     },
-    /// A copy of this object as it was after so many writes; of a drawn one there is nothing to
-    /// know.
-    Copy(Option<(u64, u32)>),
+    /// A client's that waits for what this read has missed to be cached.
+    Install {
+        client: u32,
+        read: Flight,
+        took: Nanos,
+        got: Version,
+    },
+    /// Nobody's: a copy of this.
+    Copy(Version),
 }
+
+/// An object as it was after so many writes; of a drawn one there is nothing to know.
+type Version = Option<(u64, u32)>;
 
 /// Where an object is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+pub enum Place {
+    /// On one device.
     One(Side),
+    /// On both.
     Mirrored,
 }
 
@@ -244,17 +253,10 @@ struct Tracked {
     writes: u32,
 }
 
-/// Copies that may be under way to either device at once: fills are many in a classic cache, the
-/// mirror grows slowly, so that what is read often comes first.
-const COPIES_MAX: Both<u32> = Both([16, 4]);
-
 struct Run<'s> {
     scenario: &'s PairScenario,
-    controller: Box<dyn Controller>,
-    routing: Routing,
+    desk: Desk,
     devices: Both<BlockModel>,
-    costs: Both<[Cost; 2]>,
-    in_flight: Both<InFlight>,
     queue: BinaryHeap<Reverse<Event>>,
     numbers: u64,
     now: Instant,
@@ -264,13 +266,7 @@ struct Run<'s> {
     hits: f64,
     law: Option<Zipf>,
     tracked: Vec<Tracked>,
-    copies: Both<u32>,
-    /// Since the beginning; latencies apart.
-    so_far: PairSeen,
-    copied_bytes: Both<u64>,
-    latencies: LatencyCounter,
-    /// What was counted at the last step, at the end of each window, and at the warm-up's end.
-    at_step: PairSeen,
+    /// What was counted at the end of each window, and at the warm-up's end.
     at_windows: Vec<PairWindow>,
 }
 
@@ -280,9 +276,6 @@ impl<'s> Run<'s> {
             let params = scenario.devices[side].clone();
             BlockModel::new(params, scenario.seed ^ (side as u64 + 1))
         };
-        let costs = Both(Side::ALL.map(|side| {
-            Kind::ALL.map(|kind| cost_of(&scenario.devices[side], kind, scenario.len_bytes))
-        }));
         let (hits, law, count) = match scenario.objects {
             Objects::Drawn { hits } => (hits, None, 0),
             Objects::Tracked { count, theta } => (1.0, Some(Zipf::new(count, theta)), count),
@@ -291,12 +284,10 @@ impl<'s> Run<'s> {
             place: Place::One(Side::Fast),
             writes: 0,
         };
+        let (costs, len_bytes) = (costs_of(scenario), scenario.len_bytes);
         let mut run = Run {
-            routing: controller.start(),
-            controller,
+            desk: Desk::new(controller, scenario.installs, costs, len_bytes),
             devices: Both(Side::ALL.map(device)),
-            costs,
-            in_flight: Both::default(),
             queue: BinaryHeap::new(),
             numbers: 0,
             now: Instant(0),
@@ -305,11 +296,6 @@ impl<'s> Run<'s> {
             hits,
             law,
             tracked: vec![unwritten; count as usize],
-            copies: Both::default(),
-            so_far: PairSeen::default(),
-            copied_bytes: Both::default(),
-            latencies: LatencyCounter::default(),
-            at_step: PairSeen::default(),
             at_windows: Vec::new(),
             scenario,
         };
@@ -319,8 +305,8 @@ impl<'s> Run<'s> {
     }
 
     fn set_load(&mut self, load: f64) {
-        let per_s = load * saturating_per_s(self.scenario);
-        self.pace_ns = f64::from(self.scenario.clients) * 1e9 / per_s;
+        let per_s = saturating_per_s(&costs_of(self.scenario), self.scenario.writes);
+        self.pace_ns = pace_ns(load, self.scenario.clients, per_s);
     }
 
     fn begin(&mut self) {
@@ -328,7 +314,7 @@ impl<'s> Run<'s> {
             let at = Instant((self.rng.f64() * self.pace_ns) as u64);
             self.at(at, What::Ask(client));
         }
-        self.at(Instant(0) + self.controller.period(), What::Step);
+        self.at(Instant(0) + self.desk.period(), What::Step);
         self.at(Instant(0) + self.scenario.warm_up, What::Window);
         for (number, (at, _)) in self.scenario.changes.iter().enumerate() {
             self.at(*at, What::Change(number));
@@ -344,7 +330,7 @@ impl<'s> Run<'s> {
     fn happens(&mut self, what: What) {
         match what {
             What::Ask(client) => self.ask(client),
-            What::Done(flight) => self.done(flight),
+            What::Done(flight, of) => self.done(flight, of),
             What::Step => self.step(),
             What::Window => self.window(),
             What::Change(number) => self.change(self.scenario.changes[number].1),
@@ -357,27 +343,25 @@ impl<'s> Run<'s> {
             false => Kind::Read,
         };
         let object = self.law.as_ref().map(|law| law.sample(&mut self.rng));
-        let request = self.request(kind);
-        let side = match kind {
-            Kind::Read => self.read_from(object, &request),
-            Kind::Write => self.write_to(object, &request),
+        let draw = self.rng.f64();
+        let (side, then) = match kind {
+            Kind::Read => {
+                let place = self.place(object);
+                self.desk.read(place, draw)
+            }
+            Kind::Write => (self.write_to(object, draw), Then::Answer),
         };
-        let expected_ns = request.costs[side].expected_ns(self.in_flight[side].each_ns);
-        let of = Of::Client {
-            client,
-            asked: self.now,
-            expected_ns,
-        };
-        self.submit(kind, side, of);
-    }
-
-    fn request(&self, kind: Kind) -> Request {
-        Request {
-            kind,
-            costs: Both(Side::ALL.map(|side| self.costs[side][kind as usize])),
-            in_flight: self.in_flight,
-            bounds: Bounds::default(),
+        // What is written meanwhile is another.
+        let got = object.map(|object| (object, self.tracked[object as usize].writes));
+        if let Then::Copy(to) = then
+            && self.desk.begin_copy(to)
+        {
+            let copy = self.desk.begin(Kind::Write, to, self.now);
+            self.submit(copy, Of::Copy(got));
         }
+        let flight = self.desk.begin(kind, side, self.now);
+        let of = Of::Client { client, got, then };
+        self.submit(flight, of);
     }
 
     fn place(&mut self, object: Option<u64>) -> Place {
@@ -388,46 +372,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn read_from(&mut self, object: Option<u64>, request: &Request) -> Side {
-        self.so_far.looks += 1;
-        let draw = self.rng.f64();
-        let place = self.place(object);
-        if place != Place::One(Side::Deep) {
-            self.so_far.hits += 1;
-        }
-        match place {
-            Place::Mirrored => {
-                let side = self.routing.side(self.routing.reads, request, draw);
-                self.so_far.mirrored_reads += 1;
-                self.so_far.mirrored_deep += u64::from(side == Side::Deep);
-                side
-            }
-            Place::One(Side::Fast) => {
-                self.so_far.lone_reads += 1;
-                if self.routing.shortest(request) == Side::Deep {
-                    self.so_far.sooner_deep += 1;
-                    if self.routing.mirror_more {
-                        self.copy(Side::Deep, object);
-                    }
-                }
-                Side::Fast
-            }
-            Place::One(Side::Deep) => {
-                if self.routing.data_admit {
-                    self.copy(Side::Fast, object);
-                }
-                Side::Deep
-            }
-        }
-    }
-
-    fn write_to(&mut self, object: Option<u64>, request: &Request) -> Side {
-        let draw = self.rng.f64();
-        let choice = match object {
-            Some(_) => self.routing.writes,
-            None => self.routing.news,
-        };
-        let side = self.routing.side(choice, request, draw);
+    fn write_to(&mut self, object: Option<u64>, draw: f64) -> Side {
+        let side = self.desk.write(object.is_none(), draw);
         if let Some(object) = object {
             let tracked = &mut self.tracked[object as usize];
             tracked.place = Place::One(side);
@@ -436,92 +382,73 @@ impl<'s> Run<'s> {
         side
     }
 
-    /// Copies an object that is at hand; not beside too many others.
-    fn copy(&mut self, to: Side, object: Option<u64>) {
-        if self.copies[to] < COPIES_MAX[to] {
-            self.copies[to] += 1;
-            self.copied_bytes[to] += self.scenario.len_bytes;
-            let of = object.map(|object| (object, self.tracked[object as usize].writes));
-            self.submit(Kind::Write, to, Of::Copy(of));
-        }
+    fn submit(&mut self, flight: Flight, of: Of) {
+        let is_write = flight.kind == Kind::Write;
+        let device = &mut self.devices[flight.side];
+        let done = device.submit(self.now, is_write, self.scenario.len_bytes);
+        self.at(done, What::Done(flight, of));
     }
 
-    fn submit(&mut self, kind: Kind, side: Side, of: Of) {
-        let each_ns = self.costs[side][kind as usize].each_ns;
-        self.in_flight[side].each_ns += each_ns;
-        self.in_flight[side].count += 1;
-        self.so_far.served[kind][side].each_ns += each_ns;
-        let is_write = kind == Kind::Write;
-        let done = self.devices[side].submit(self.now, is_write, self.scenario.len_bytes);
-        let flight = Flight {
-            kind,
-            side,
-            each_ns,
-            of,
-        };
-        self.at(done, What::Done(flight));
-    }
-
-    fn done(&mut self, flight: Flight) {
-        let in_flight = &mut self.in_flight[flight.side];
-        in_flight.count -= 1;
-        in_flight.each_ns = match in_flight.count {
-            0 => 0.0,
-            _ => in_flight.each_ns - flight.each_ns,
-        };
-        match flight.of {
-            Of::Copy(object) => {
-                self.copies[flight.side] -= 1;
-                // What was written meanwhile is elsewhere.
-                if let Some((object, writes)) = object {
-                    let tracked = &mut self.tracked[object as usize];
-                    if tracked.writes == writes {
-                        tracked.place = Place::Mirrored;
-                    }
-                }
+    fn done(&mut self, flight: Flight, of: Of) {
+        self.desk.end(&flight);
+        let took = self.now.since(flight.began);
+        match of {
+            Of::Copy(of) => {
+                self.desk.end_copy(flight.side);
+                self.copied(of);
             }
             Of::Client {
                 client,
-                asked,
-                expected_ns,
+                got,
+                then: Then::Install,
             } => {
-                let took = self.now.since(asked);
-                self.latencies.add(took, 1);
-                let served = &mut self.so_far.served[flight.kind][flight.side];
-                served.count += 1;
-                served.bytes += self.scenario.len_bytes;
-                served.took_ns += took.0 as f64;
-                served.expected_ns += expected_ns;
-                // From half of the pace to one and a half: clients do not march in step.
-                let pace_ns = self.pace_ns * (0.5 + self.rng.f64());
-                let next = (asked + Nanos(pace_ns as u64)).max(self.now);
-                self.at(next, What::Ask(client));
+                let of = Of::Install {
+                    client,
+                    read: flight,
+                    took,
+                    got,
+                };
+                let install = self.desk.begin_install(self.now);
+                self.submit(install, of);
+            }
+            Of::Client { client, .. } => self.answer(client, &flight, took),
+            Of::Install {
+                client,
+                read,
+                took,
+                got,
+            } => {
+                self.copied(got);
+                self.answer(client, &read, took);
             }
         }
     }
 
-    fn step(&mut self) {
-        let seen = self.counted();
-        self.routing = self.controller.step(self.now, &seen.since(&self.at_step));
-        self.at_step = seen;
-        self.at(self.now + self.controller.period(), What::Step);
+    /// Both devices have it, unless it was written meanwhile and is elsewhere.
+    fn copied(&mut self, of: Version) {
+        if let Some((object, writes)) = of {
+            let tracked = &mut self.tracked[object as usize];
+            if tracked.writes == writes {
+                tracked.place = Place::Mirrored;
+            }
+        }
     }
 
-    /// What was done since the beginning.
-    fn counted(&self) -> PairSeen {
-        let mut seen = self.so_far.clone();
-        self.latencies.add_to(&mut seen.latencies);
-        seen
+    fn answer(&mut self, client: u32, flight: &Flight, took: Nanos) {
+        let asked = flight.began;
+        self.desk.answered(flight, took, self.now.since(asked));
+        let next = next_ask(self.pace_ns, asked, self.now, self.rng.f64());
+        self.at(next, What::Ask(client));
+    }
+
+    fn step(&mut self) {
+        self.desk.step(self.now);
+        self.at(self.now + self.desk.period(), What::Step);
     }
 
     /// Begins the next window.
     fn window(&mut self) {
-        self.at_windows.push(PairWindow {
-            from: self.now,
-            length: Nanos(0),
-            seen: self.counted(),
-            copied_bytes: self.copied_bytes,
-        });
+        self.at_windows.push(self.desk.window(self.now));
         self.at(self.now + self.scenario.window, What::Window);
     }
 

@@ -7,7 +7,7 @@
 use nyx_base::{Instant, Nanos};
 use nyx_media::model::block::BlockParams;
 use nyx_policy::nhc::{Both, Choice, Classic, Controller, Nhc, PairSeen, Routing, Side, Split};
-use nyx_sim::pair::{Change, Objects, PairRun, PairScenario, run};
+use nyx_sim::pair::{Change, Installs, Objects, PairRun, PairScenario, run};
 
 /// The pairs of the paper's figures 2 and 4.
 const PAIRS: [(&str, &str); 6] = [
@@ -34,6 +34,7 @@ fn pair(fast: &str, deep: &str) -> PairScenario {
         len_bytes: 32 << 10,
         writes: 0.0,
         objects: Objects::Drawn { hits: 1.0 },
+        installs: Installs::Behind,
         changes: Vec::new(),
         warm_up: Nanos::from_millis(300),
         length,

@@ -10,7 +10,7 @@ use crate::{Exit, Failure};
 use nyx_base::{Bytes, Nanos};
 use nyx_media::model::block::BlockParams;
 use nyx_policy::nhc::{Both, Nhc, Side, formula};
-use nyx_sim::pair::{Objects, PairScenario, cost_of, run as simulated};
+use nyx_sim::pair::{Installs, Objects, PairScenario, cost_of, run as simulated};
 use std::path::PathBuf;
 
 /// Show what two devices give together: as a cache, split, and with hits read from either.
@@ -202,6 +202,7 @@ impl Pair {
             len_bytes: self.len_bytes,
             writes: 0.0,
             objects: Objects::Drawn { hits },
+            installs: Installs::Behind,
             changes: Vec::new(),
             warm_up: Nanos::from_millis(300),
             length: Nanos::from_millis(200),
