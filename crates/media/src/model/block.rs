@@ -18,8 +18,19 @@ use crate::MediaError;
 use nyx_base::{Instant, Nanos, Rng};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
-/// A device of blocks.
+/// A device of blocks. In a file of TOML it has these names:
+///
+/// ```toml
+/// name = "mine"
+/// channels = 32
+/// read_latency_ns = 60_000
+/// write_latency_ns = 15_000
+/// read_bytes_per_s = 3_200_000_000
+/// write_bytes_per_s = 1_100_000_000
+/// spread = 0.3
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockParams {
@@ -53,8 +64,65 @@ const PRESETS: [(&str, u32, u64, u64, u64); 5] = [
 
 /// What a preset may be divided by: the slowest has 500 B/s left.
 const DIVISORS: RangeInclusive<u64> = 1..=1_000_000;
+/// What parameters may be: beyond these a device of blocks does nothing in anybody's time.
+const CHANNELS: RangeInclusive<u32> = 1..=65_536;
+const LATENCY_MOST_NS: u64 = 1_000_000_000_000;
+const RATES: RangeInclusive<u64> = 500..=1_000_000_000_000_000;
 
 impl BlockParams {
+    /// A preset by its name ([`BlockParams::preset`]), or a model of the user's own, where `spec`
+    /// ends in `.toml`.
+    pub fn resolve(spec: &str) -> Result<BlockParams, MediaError> {
+        if !spec.ends_with(".toml") {
+            return BlockParams::preset(spec);
+        }
+        let text = std::fs::read_to_string(spec).map_err(|source| MediaError::File {
+            path: Path::new(spec).to_owned(),
+            action: "read the device model",
+            source,
+        })?;
+        let bad = |reason| MediaError::BadModel {
+            origin: spec.to_owned(),
+            reason,
+        };
+        let params: BlockParams = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        match params.fault() {
+            Some(fault) => Err(bad(fault)),
+            None => Ok(params),
+        }
+    }
+
+    /// What makes no sense.
+    fn fault(&self) -> Option<String> {
+        let latencies = [
+            ("read_latency_ns", self.read_latency_ns),
+            ("write_latency_ns", self.write_latency_ns),
+        ];
+        let rates = [
+            ("read_bytes_per_s", self.read_bytes_per_s),
+            ("write_bytes_per_s", self.write_bytes_per_s),
+        ];
+        let outside = |name: &str, value: &dyn std::fmt::Display, least: u64, most: u64| {
+            format!("{name} is {value}, not from {least} to {most}")
+        };
+        if !CHANNELS.contains(&self.channels) {
+            let (least, most) = (*CHANNELS.start(), *CHANNELS.end());
+            return Some(outside(
+                "channels",
+                &self.channels,
+                least.into(),
+                most.into(),
+            ));
+        }
+        if let Some((name, ns)) = latencies.iter().find(|(_, ns)| *ns > LATENCY_MOST_NS) {
+            return Some(outside(name, ns, 0, LATENCY_MOST_NS));
+        }
+        if let Some((name, rate)) = rates.iter().find(|(_, rate)| !RATES.contains(rate)) {
+            return Some(outside(name, rate, *RATES.start(), *RATES.end()));
+        }
+        (!(0.0..=1.0).contains(&self.spread)).then(|| outside("spread", &self.spread, 0, 1))
+    }
+
     /// Names of the presets: the devices of the paper's table, fastest first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PRESETS.iter().map(|preset| preset.0)
@@ -282,5 +350,43 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_is_a_device_where_it_makes_sense() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("mine.toml");
+        let spec = path.to_str().expect("text");
+        assert!(BlockParams::resolve(spec).is_err(), "it is not there");
+        let mut mine = BlockParams::preset("nvme-flash").expect("known");
+        mine.name = "mine".to_owned();
+        let resolved = |params: &BlockParams| {
+            let text = toml::to_string(params).expect("TOML");
+            std::fs::write(&path, text).expect("room");
+            BlockParams::resolve(spec)
+        };
+        assert_eq!(resolved(&mine).expect("sound"), mine);
+        let refused = |name: &str, change: fn(&mut BlockParams)| {
+            let mut params = mine.clone();
+            change(&mut params);
+            let told = resolved(&params).expect_err(name).to_string();
+            assert!(told.contains(name) && told.contains("mine.toml"), "{told}");
+        };
+        refused("channels is 0", |params| params.channels = 0);
+        refused("read_latency_ns", |params| {
+            params.read_latency_ns = u64::MAX / 2
+        });
+        refused("write_bytes_per_s is 0", |params| {
+            params.write_bytes_per_s = 0
+        });
+        refused("spread is 1.5", |params| params.spread = 1.5);
+        refused("spread is NaN", |params| params.spread = f64::NAN);
+        std::fs::write(&path, "name = \"mine\"").expect("room");
+        let told = BlockParams::resolve(spec).expect_err("a part").to_string();
+        assert!(told.contains("channels"), "{told}");
+        assert_eq!(
+            BlockParams::resolve("dram/8").expect("known"),
+            BlockParams::preset("dram/8").expect("known")
+        );
     }
 }
