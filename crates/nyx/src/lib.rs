@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod evaluation;
 pub mod failure;
+pub mod hfio;
 mod load;
 pub mod log;
 pub mod plot;

@@ -32,6 +32,9 @@ pub enum Mark {
     None,
     /// A dot.
     Dot,
+    /// A dot, and its line is not drawn: points of a line are all of this kind, or none is. They
+    /// have the colour of the line before, which they belong to.
+    Lone,
     /// An interval of so much to either side of the value.
     Interval(f64),
 }
@@ -181,7 +184,7 @@ impl Panel {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let values = points.map(|point| match point.mark {
             Mark::Interval(half) => point.y + half,
-            Mark::None | Mark::Dot => point.y,
+            Mark::None | Mark::Dot | Mark::Lone => point.y,
         });
         let levels = self.levels.iter().map(|level| level.1);
         values.chain(levels).filter(|value| value.is_finite())
@@ -196,7 +199,12 @@ impl Panel {
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         self.axes(&mut chart)?;
-        for (line, colour) in self.lines.iter().zip(COLOURS.into_iter().cycle()) {
+        let mut colours = COLOURS.into_iter().cycle();
+        let mut colour = BLACK;
+        for line in &self.lines {
+            if !line.is_lone() {
+                colour = colours.next().expect("a cycle");
+            }
             line.draw(&mut chart, colour)?;
         }
         for (name, at) in &self.levels {
@@ -284,12 +292,18 @@ fn ticks(range: &Range<f64>) -> Vec<f64> {
 }
 
 impl Line {
+    fn is_lone(&self) -> bool {
+        self.points.iter().any(|point| point.mark == Mark::Lone)
+    }
+
     fn draw<Y>(&self, chart: &mut Chart<'_, '_, Y>, colour: RGBColor) -> Result<(), String>
     where
         Y: Ranged<ValueType = f64>,
     {
-        let points = self.points.iter().map(|point| (point.x, point.y)).collect();
-        draw_line(chart, &self.name, points, colour.stroke_width(2))?;
+        if !self.is_lone() {
+            let points = self.points.iter().map(|point| (point.x, point.y)).collect();
+            draw_line(chart, &self.name, points, colour.stroke_width(2))?;
+        }
         let intervals = self.points.iter().filter_map(|point| match point.mark {
             Mark::Interval(half) => Some(ErrorBar::new_vertical(
                 point.x,
@@ -299,12 +313,18 @@ impl Line {
                 colour.filled(),
                 6,
             )),
-            Mark::None | Mark::Dot => None,
+            Mark::None | Mark::Dot | Mark::Lone => None,
         });
         chart.draw_series(intervals).map_err(told)?;
-        let dots = self.points.iter().filter(|point| point.mark == Mark::Dot);
-        let dots = dots.map(|point| Circle::new((point.x, point.y), 3, colour.filled()));
-        chart.draw_series(dots).map_err(told)?;
+        let is_dot = |point: &&Point| matches!(point.mark, Mark::Dot | Mark::Lone);
+        let dots = self.points.iter().filter(is_dot);
+        let dots = chart
+            .draw_series(dots.map(|point| Circle::new((point.x, point.y), 3, colour.filled())));
+        let dots = dots.map_err(told)?;
+        if self.is_lone() {
+            let legend = move |(x, y)| Circle::new((x + 8, y), 3, colour.filled());
+            dots.label(&self.name).legend(legend);
+        }
         Ok(())
     }
 }

@@ -1,7 +1,13 @@
 //! `nyx model`: what two devices give together, by the formulas of Orthus section 2, and what the
 //! controllers make of it in virtual time.
 //!
-//! What it never does: touch a device. Its figures are formulas or simulated, and say which.
+//! With `--measure` it runs them on two devices too ([`measure`]). Figures are formulas, simulated,
+//! emulated or real, and say which.
+//!
+//! What it never does: touch a device without `--measure`.
+
+mod measure;
+mod tables;
 
 use crate::cmd::print;
 use crate::evaluation::grid::Grid;
@@ -10,22 +16,28 @@ use crate::{Exit, Failure};
 use nyx_base::{Bytes, Nanos};
 use nyx_media::model::block::BlockParams;
 use nyx_policy::nhc::{Both, Nhc, Side, formula};
-use nyx_sim::pair::{Installs, Objects, PairScenario, cost_of, run as simulated};
+use nyx_sim::pair::{Objects, PairScenario, cost_of, run as simulated};
 use std::path::PathBuf;
 
 /// Show what two devices give together: as a cache, split, and with hits read from either.
 ///
 /// Formulas need no more than the rates at which both devices read. --simulate runs the controllers
-/// on models of them in virtual time beside that.
+/// on models of them in virtual time beside that; --measure runs them in real time, on devices,
+/// files, or models laid over memory.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   nyx model                                        the paper's Optane SSD before flash
   nyx model --fast nvm --deep optane-ssd --simulate
   nyx model --fast nvme-flash --deep sata-flash --len 4KiB --svg model.svg
   nyx model --fast dram --deep nvm --clients 32 --simulate
+  nyx model --measure --fast optane-ssd/10 --deep nvme-flash/10      emulated, in memory
+  nyx model --measure --fast /dev/nvme0n1 --deep /dev/sdb --overwrite fast --hits 0.8
+  nyx model --measure --fast ./new.bin --fast-model nvm/10 --deep image.raw --tables loads --hits 1
 
 Devices are models of the paper's table: dram, nvm, optane-ssd, nvme-flash, sata-flash; NAME/8 is
-one with an eighth of the rates and eight times the latency.
+one with an eighth of the rates and eight times the latency. FILE.toml is a model of your own: name,
+channels, read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s, and spread (of
+latencies, 0 to 1).
 
 Columns, in GB/s of reads; H is the hit ratio, s the share of the fast device:
   cache, one    B_cache,1: one request at a time; misses are read, then installed
@@ -34,14 +46,31 @@ Columns, in GB/s of reads; H is the hit ratio, s the share of the fast device:
   split, one    B_split,1
   split, many   B_split,many
   simulated     what --clients with one request each get, from a controller (classic,
-                shortest-delay, split:s); each asks again at once. What was missed is installed
-                in the background, 16 at a time, and else not at all: so classic is better than
-                cache, many where misses are many")]
+                shortest-delay, split:s); each asks again at once. Classic answers a miss when
+                it is installed, which takes a write of the fast device: so it is worse than
+                cache, many where writes are slower than reads. Shortest-delay installs in the
+                background, 16 at a time
+
+--measure does the same in real time: figures of files and devices of blocks are *real*, those of
+models laid over them (or over memory, where a model alone is named) *emulated*. First it measures
+what a request takes of either device, alone and of many; the formulas are of these rates. Then,
+each beside its formula, the ratio of both, and the mean and P99 latency:
+  over H        classic, one and --parallel at a time, and shortest-delay. Classic caches each miss
+                before it is answered, as HFIO does, which takes a write of the fast device: so does
+                the formula beside it. The paper's, in which it takes a read, has its own column
+  over s        split:s, one and --parallel at a time
+  over loads    --controllers; clients keep a pace, which offers so many times what saturates the
+                fast device. The ceiling is the formula, or what is offered, if that is less
+Hit ratios are forced by addresses: so many reads as that go to what both devices have, the others
+behind it. Writes (--reads below 100) are of what no read hits, on either device.
+
+What exists is only read, or else has to be named by --overwrite; without it nothing that would be
+written is measured. Files that are made have no name and are gone at the end.")]
 pub struct Args {
-    /// The fast device.
+    /// The fast device: a model; with --measure a file or a device of blocks too.
     #[arg(long, value_name = "MODEL", default_value = "optane-ssd")]
     fast: String,
-    /// The deep device.
+    /// The deep device: the same.
     #[arg(long, value_name = "MODEL", default_value = "nvme-flash")]
     deep: String,
     /// The size of a request.
@@ -54,9 +83,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     clients: u32,
-    /// Draw both tables to this file.
+    /// Draw the tables to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    options: measure::Options,
 }
 
 /// The abscissas of both tables, in percent.
@@ -65,6 +96,10 @@ const LEN_MAX: u64 = 1 << 30;
 
 /// Prints the tables, and draws them.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.options.measure {
+        let names = [args.fast.as_str(), args.deep.as_str()];
+        return measure::run(&args.options, names, args.len, args.svg.as_deref());
+    }
     let pair = Pair::of(&args)?;
     let [cached, split] = [pair.cached(), pair.split()];
     let (fast, deep) = (&pair.devices[Side::Fast], &pair.devices[Side::Deep]);
@@ -112,7 +147,7 @@ impl Pair {
     fn of(args: &Args) -> Result<Pair, Failure> {
         let usage = |message: String| Failure::new(Exit::Usage, message);
         let device = |name: &str, option: &str| {
-            BlockParams::preset(name).map_err(|error| usage(format!("{option}: {error}")))
+            BlockParams::resolve(name).map_err(|error| usage(format!("{option}: {error}")))
         };
         let devices = Both([device(&args.fast, "--fast")?, device(&args.deep, "--deep")?]);
         let len_bytes = args.len.0;
@@ -202,7 +237,7 @@ impl Pair {
             len_bytes: self.len_bytes,
             writes: 0.0,
             objects: Objects::Drawn { hits },
-            installs: Installs::Behind,
+            installs: measure::installs_of(nhc),
             changes: Vec::new(),
             warm_up: Nanos::from_millis(300),
             length: Nanos::from_millis(200),
@@ -275,16 +310,18 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use nyx_policy::nhc::formula::{Mix, Rates, installs_many};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
 
     fn args(fast: &str, deep: &str) -> Args {
-        Args {
-            fast: fast.to_owned(),
-            deep: deep.to_owned(),
-            len: Bytes(32 << 10),
-            simulate: true,
-            clients: 256,
-            svg: None,
-        }
+        let words = ["model", "--simulate", "--fast", fast, "--deep", deep];
+        Line::try_parse_from(words).expect("a command line").args
     }
 
     fn values<'t>(table: &'t Table, name: &str) -> &'t [f64] {
@@ -313,6 +350,18 @@ mod tests {
         let cached = pair.cached();
         let either = values(&cached, "either, many");
         near(values(&cached, "shortest-delay, simulated"), either);
+        let rates = |is_write| {
+            Both(Side::ALL.map(|side| pair.devices[side].per_second(is_write, 32 << 10)))
+        };
+        let rates = Rates {
+            reads: rates(false),
+            writes: rates(true),
+        };
+        let installs = over_percents(&|hits| {
+            let mix = Mix { hits, writes: 0.0 };
+            installs_many(&rates, mix) * f64::from(32 << 10) / 1e9
+        });
+        near(values(&cached, "classic, simulated"), &installs);
         // Below that, misses that are installed take more of the SSD than reads do.
         assert!((either[11] / values(&cached, "cache, many")[11] - 2.2).abs() < 0.01);
     }
