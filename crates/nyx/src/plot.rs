@@ -403,6 +403,48 @@ mod tests {
     }
 
     #[test]
+    fn lone_points_have_no_line_and_the_colour_of_the_line_before() {
+        let line = |name: &str, mark| Line {
+            name: name.into(),
+            points: [0.0, 1.0].map(|x| Point { x, y: x, mark }).into(),
+        };
+        let panel = Panel {
+            title: String::new(),
+            along: String::new(),
+            across: Across::Numbers(1.0),
+            scale: Scale::Linear,
+            written: number,
+            lines: vec![
+                line("first", Mark::None),
+                line("formula", Mark::None),
+                line("measured", Mark::Lone),
+                line("last", Mark::None),
+            ],
+            levels: Vec::new(),
+            legend: Legend::Left,
+        };
+        let svg = draw("both", &[panel], 300).expect("drawn");
+        // Two points and one in the legend; of each line itself and its legend.
+        assert_eq!(svg.matches("<circle").count(), 3);
+        let circles = svg.split("<circle").skip(1);
+        let second = "#D55E00";
+        assert!(
+            circles.into_iter().all(|circle| circle.contains(second)),
+            "{svg}"
+        );
+        let lines = |colour: &str| {
+            let polylines = svg.split("<polyline").skip(1);
+            let tags = polylines.map(|rest| rest.split("/>").next().unwrap_or_default());
+            tags.filter(|tag| tag.contains(colour)).count()
+        };
+        assert_eq!(
+            [lines("#0072B2"), lines(second), lines("#009E73")],
+            [2, 2, 2]
+        );
+        assert!(svg.contains("measured"));
+    }
+
+    #[test]
     fn a_panel_without_values_is_empty_and_no_error() {
         for scale in [Scale::Linear, Scale::Log] {
             let panel = Panel {

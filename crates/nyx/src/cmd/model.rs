@@ -1,8 +1,8 @@
 //! `nyx model`: what two devices give together, by the formulas of Orthus section 2, and what the
 //! controllers make of it in virtual time.
 //!
-//! With `--measure` it runs them on two devices too ([`measure`]). Figures are formulas, simulated,
-//! emulated or real, and say which.
+//! With `--measure` it runs them on two devices too (`measure.rs`). Figures are formulas,
+//! simulated, emulated or real, and say which.
 //!
 //! What it never does: touch a device without `--measure`.
 
