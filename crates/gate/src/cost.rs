@@ -1,6 +1,6 @@
 //! The price of an access: device time, `1/MaxIOPS(op, size)`, in steps of 64 B to 4 KiB (NyxCache
 //! section 3.3). Larger accesses are charged as 4 KiB chunks and a rest, because the device is at
-//! its maximum bandwidth from 4 KiB on.
+//! its maximum bandwidth from 4 KiB on; a device of blocks is not, and says what further chunks cost.
 //!
 //! Beside it stands the *latency price* of device time: how much more than a device second of 1 KiB
 //! reads one of these operations hurts others' latency. Device time weighted so is *harm*. Limits
@@ -29,6 +29,9 @@ pub const STANDARD_BYTES: usize = 1024;
 pub struct CostTable {
     read: [DevicePs; STEPS],
     write: [DevicePs; STEPS],
+    /// Of each whole chunk of an access behind its first.
+    further_read: DevicePs,
+    further_write: DevicePs,
     /// Latency prices in parts of [`HARM_ONE`].
     read_harm: [u32; STEPS],
     write_harm: [u32; STEPS],
@@ -65,6 +68,8 @@ impl CostTable {
         CostTable {
             read,
             write,
+            further_read: read[STEPS - 1],
+            further_write: write[STEPS - 1],
             read_harm: [HARM_ONE; STEPS],
             write_harm: [HARM_ONE; STEPS],
         }
@@ -77,6 +82,14 @@ impl CostTable {
         let fixed = |price: f64| (price * f64::from(HARM_ONE)).round() as u32;
         self.read_harm = read.map(fixed);
         self.write_harm = write.map(fixed);
+        self
+    }
+
+    /// The same table for a device that is not at its maximum bandwidth at 4 KiB: what each whole
+    /// chunk of an access costs behind its first.
+    #[must_use]
+    pub fn with_further_chunks(mut self, read: DevicePs, write: DevicePs) -> CostTable {
+        (self.further_read, self.further_write) = (read, write);
         self
     }
 
@@ -97,9 +110,9 @@ impl CostTable {
     /// What one access of `len` bytes costs. Nothing for an empty one.
     #[inline]
     pub fn price(&self, op: Op, len: usize) -> DevicePs {
-        let prices = match op {
-            Op::Read => &self.read,
-            Op::Write => &self.write,
+        let (prices, further) = match op {
+            Op::Read => (&self.read, self.further_read),
+            Op::Write => (&self.write, self.further_write),
         };
         if len == 0 {
             return DevicePs::ZERO;
@@ -108,7 +121,7 @@ impl CostTable {
             return prices[(len - 1) / STEP_BYTES];
         }
         let chunks = (len / CHUNK_BYTES) as u64;
-        let whole = DevicePs(prices[STEPS - 1].0 * chunks);
+        let whole = prices[STEPS - 1] + DevicePs(further.0 * (chunks - 1));
         match len % CHUNK_BYTES {
             0 => whole,
             rest => whole + prices[(rest - 1) / STEP_BYTES],

@@ -27,6 +27,7 @@ mod items;
 mod journal;
 mod kept;
 mod order;
+mod outlook;
 mod reclaim;
 mod request;
 mod room;
@@ -48,9 +49,11 @@ pub use journal::{Journal, JournalFigures, JournalHealth, Ready, Replayed, forge
 pub use kept::{About, Beginning, Health, Remade, range_in_image};
 pub use nyx_index::{Eras, Revived};
 pub use order::{Range, RangeError};
+pub use outlook::{deep_fillable_bytes, deep_item_dram_bytes};
 pub use request::{
     Condition, DeepFigures, DeleteOutcome, Figures, KEY_LEN_MAX, KeyHash, Presence, Put,
     PutOutcome, SegmentCounts, Side, TouchOutcome, Value,
 };
+pub use shape::DEEP_SEGMENTS_MIN;
 pub use store::{Likely, Store};
 pub use writer::Writer;

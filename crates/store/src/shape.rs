@@ -36,8 +36,8 @@ const HUGE_FROM_BYTES: u64 = 128 << 20;
 const STAGES_ONE_IN: u64 = 16;
 /// Classes of expiry that are told apart on the deep device, at most.
 const DEEP_CLASSES_MAX: u32 = 4;
-/// Segments of a deep device, at least.
-const DEEP_SEGMENTS_MIN: u64 = 8;
+/// Segments of a tenant's part of a deep device, at least.
+pub const DEEP_SEGMENTS_MIN: u64 = 8;
 /// The smallest item: header, key of one byte, padded.
 const ITEM_BYTES_MIN: u64 = 16;
 /// Places of the inline layout count 8 B in 32 bits.

@@ -110,7 +110,7 @@ struct Fifo {
 /// A disk that stays full is asked once in two to the power of this many times.
 const STARVED_SKIPS_LOG2: u32 = 6;
 /// Keys of deep items take at most one part in this many of the budget.
-const DEEP_KEYS_ONE_IN: u64 = 2;
+pub(crate) const DEEP_KEYS_ONE_IN: u64 = 2;
 /// Of the oldest of one part in this many of the deep queue the one with the least alive goes.
 const DEEP_CHOICE_ONE_IN: u32 = 8;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).

@@ -4,7 +4,7 @@
 //! What it never does: write. What a write takes is taken for what a read does, until the
 //! controller has learned better.
 
-use nyx_base::Clock;
+use nyx_base::{Clock, Nanos};
 use nyx_gate::CostTable;
 use nyx_media::queue::{Pool, Queue, Request};
 use nyx_media::{MediaError, Op, TscClock};
@@ -12,10 +12,15 @@ use nyx_policy::nhc::Cost;
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
 
-/// Reads of a length.
-const READS: u64 = 64;
+/// Reads of a length: one at a time, and many.
+const READS_ALONE: u64 = 64;
+const READS: u64 = 4096;
 /// Of them at once, where a device is to have enough to do.
-const DEPTH: u32 = 16;
+const DEPTH: u32 = 64;
+/// Reads of a length take so long, at most.
+const TIME_MOST: Nanos = Nanos::from_millis(100);
+/// A prime: a device's places one after the other, far from each other.
+const SCATTER: u64 = 2_654_435_761;
 /// A device of which nothing was measured takes so many times longer alone than behind others: an
 /// SSD does some ten requests at once.
 const PARALLEL_ASSUMED: f64 = 10.0;
@@ -65,7 +70,8 @@ impl Costs {
     }
 
     /// Reads whole blocks within a range of a device through queues that `queue` makes for a pool
-    /// and a depth. Takes some tens of milliseconds; reads that fail count as long as they took.
+    /// and a depth. Takes half a second at most, on a hard disk; reads that fail count as long as
+    /// they took.
     ///
     /// Errors: where there is no memory or no queue.
     pub fn measure(
@@ -80,8 +86,8 @@ impl Costs {
             within,
         };
         let mut of = |len_bytes| {
-            let (alone_ns, _) = reader.mean_ns(len_bytes, 1);
-            let (each_ns, cpu_ns) = reader.mean_ns(len_bytes, DEPTH);
+            let (alone_ns, _) = reader.mean_ns(len_bytes, READS_ALONE, 1);
+            let (each_ns, cpu_ns) = reader.mean_ns(len_bytes, READS, DEPTH);
             let each_ns = each_ns.min(alone_ns);
             (Cost { alone_ns, each_ns }, cpu_ns)
         };
@@ -103,18 +109,23 @@ struct Reader {
 }
 
 impl Reader {
-    /// The mean time of a read with so many at once, and of the processor's for it, in ns.
-    fn mean_ns(&mut self, len_bytes: u64, depth: u32) -> (f64, f64) {
+    /// The mean time of one of so many reads with some at once, and of the processor's for it, in
+    /// ns.
+    fn mean_ns(&mut self, len_bytes: u64, reads: u64, depth: u32) -> (f64, f64) {
         let all = self.within.end - self.within.start;
         let len_bytes = len_bytes.min(all);
         let places = all / len_bytes;
         let (began, cpu_began_ns) = (self.clock.now(), thread_cpu_ns());
         let mut next = 0;
-        while next < READS || self.queue.in_flight() > 0 {
-            while next < READS && self.queue.in_flight() < depth {
+        loop {
+            let goes_on = next < reads && self.clock.now().since(began) < TIME_MOST;
+            if !goes_on && self.queue.in_flight() == 0 {
+                break;
+            }
+            while goes_on && next < reads && self.queue.in_flight() < depth {
                 let mut into = self.pool.take().expect("as many as are in flight");
                 into.narrow(0..len_bytes as usize);
-                let place = next * (places / READS).max(1) % places;
+                let place = next * SCATTER % places;
                 let at = self.within.start + place * len_bytes;
                 let submitted = self.queue.submit(Request::Read { at, into }, 0);
                 submitted.expect("it is deep enough");
@@ -123,7 +134,7 @@ impl Reader {
             self.queue.rest();
             while self.queue.reap().is_some() {}
         }
-        let mean = |ns: u64| (ns as f64 / READS as f64).max(1.0);
+        let mean = |ns: u64| (ns as f64 / next as f64).max(1.0);
         let took_ns = self.clock.now().since(began).0;
         (mean(took_ns), mean(thread_cpu_ns() - cpu_began_ns))
     }

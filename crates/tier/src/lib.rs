@@ -2,7 +2,7 @@
 //! is read and written by requests, behind one metered way (docs/decisions/0011-two-tiers.md).
 //!
 //! * [`Deep`]: a deep device as all tenants on it share it: its file, its prices, how it is doing.
-//! * [`Costs`]: what requests take of it.
+//! * [`Costs`]: what requests take of it. [`DeepProfile`]: that, measured once and kept.
 //! * [`Hand`]: one worker's queues to it: fetches of what somebody waits for, and writes that
 //!   nobody does; the two never share a queue.
 //! * [`Pair`]: who decides where a request goes that either device could serve.
@@ -17,6 +17,7 @@ mod device;
 mod hand;
 mod lane;
 mod pair;
+mod profile;
 
 pub use costs::Costs;
 pub use device::{Deep, DeepFigures, Drill};
@@ -24,3 +25,4 @@ pub use hand::{Away, Hand, Landing, Looked, Wait, Written};
 pub use lane::{Lane, Tolls};
 pub use nyx_policy::nhc::{Bounds, Nhc, Side};
 pub use pair::Pair;
+pub use profile::DeepProfile;

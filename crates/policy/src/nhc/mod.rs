@@ -395,6 +395,14 @@ impl Bounds {
     }
 }
 
+/// `20 to 80 %`, of the fast device.
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [least, most] = [self.least, self.most].map(|share| (share * 100.0).round());
+        write!(f, "{least} to {most} %")
+    }
+}
+
 /// Decides where requests go, step by step.
 pub trait Controller: fmt::Debug + Send {
     /// Its name in configurations and reports.
