@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 pub struct Engine {
     pub(crate) tenants: Tenants,
     pub(crate) devices: Vec<Arc<Device>>,
-    deep_devices: Vec<Arc<Deep>>,
+    pub(crate) deep_devices: Vec<Arc<Deep>>,
     pub(crate) eras: Arc<Eras>,
     pub(crate) controller: Mutex<Controller>,
     pub(crate) ground: Mutex<Ground>,

@@ -19,6 +19,7 @@ mod change;
 pub mod config;
 pub mod control;
 pub mod counters;
+mod deep_stats;
 mod durable;
 mod engine;
 mod ground;

@@ -1,5 +1,5 @@
 //! Figures as clients ask for them: `stats`, `stats settings`, `stats items`, `stats slabs`,
-//! `stats tenants`, `stats nyx`, `stats latencies`, `stats policy`.
+//! `stats tenants`, `stats nyx`, `stats latencies`, `stats policy`, `stats devices`.
 //!
 //! Names are memcached's wherever it has one, so that exporters, `memcached-tool` and dashboards
 //! work; Nyx's own start with `nyx_` or are `<tenant>:<name>`. A connection sees the tenants within
@@ -11,6 +11,7 @@
 //! their buckets, a line for each octave: lines stay short, because some clients cut long ones.
 
 use crate::counters::Counts;
+use crate::deep_stats::{self, DeepSum};
 use crate::engine::{Engine, VERSION};
 use crate::session::Session;
 use crate::tenant::Tenant;
@@ -61,6 +62,7 @@ struct Sum {
     usage: Usage,
     figures: Figures,
     limit_bytes: u64,
+    deep: Option<DeepSum>,
 }
 
 impl Sum {
@@ -77,6 +79,7 @@ impl Sum {
             sum.figures.evictions += figures.evictions;
             sum.figures.expirations += figures.expirations;
             sum.figures.relocations += figures.relocations;
+            DeepSum::add(&mut sum.deep, tenant, figures.deep);
             sum
         })
     }
@@ -108,6 +111,7 @@ impl Engine {
                 .iter()
                 .for_each(|tenant| stats_latencies(tenant, out)),
             b"policy" => self.stats_policy(&within, around, out),
+            b"devices" => self.stats_devices(&within, out),
             b"reset" => {
                 // Counters of devices and budgets only ever grow: a reset would make limits forget.
                 reply::client_error(out, "stats reset is not supported: figures only grow");
@@ -155,6 +159,9 @@ impl Engine {
         stat(out, "nyx_device_reads", sum.usage.reads);
         stat(out, "nyx_device_writes", sum.usage.writes);
         reply::stat(out, "nyx_device_seconds", device_seconds(sum.usage.used()));
+        if let Some(deep) = &sum.deep {
+            deep.told(out);
+        }
     }
 
     fn stats_settings(&self, within: &[&Tenant], around: &Surroundings, out: &mut Out) {
@@ -187,6 +194,9 @@ impl Engine {
                 &name("device"),
                 &self.devices[tenant.config.device].name,
             );
+            deep_stats::settings_told(tenant, &mut |key, value| {
+                reply::stat(out, &name(key), value)
+            });
         }
     }
 
@@ -240,6 +250,7 @@ impl Engine {
         stat("device_written_bytes", &usage.written_bytes);
         stat("device_seconds", &device_seconds(usage.used()));
         stat("standard_ops", &(usage.used().0 / standard.0.max(1)));
+        deep_stats::tenant_told(tenant, figures.deep, &mut stat);
         if tenant.budget.is_limited() {
             let share = tenant.budget.sustained().share();
             stat("limit_device_share", &format!("{share:.4}"));
