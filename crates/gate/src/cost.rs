@@ -1,6 +1,7 @@
 //! The price of an access: device time, `1/MaxIOPS(op, size)`, in steps of 64 B to 4 KiB (NyxCache
 //! section 3.3). Larger accesses are charged as 4 KiB chunks and a rest, because the device is at
-//! its maximum bandwidth from 4 KiB on; a device of blocks is not, and says what further chunks cost.
+//! its maximum bandwidth from 4 KiB on; a device of blocks is not, and says what further chunks
+//! cost.
 //!
 //! Beside it stands the *latency price* of device time: how much more than a device second of 1 KiB
 //! reads one of these operations hurts others' latency. Device time weighted so is *harm*. Limits

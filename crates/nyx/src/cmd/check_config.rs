@@ -2,6 +2,8 @@
 //!
 //! What it never does: touch a device, a port or the data directory.
 
+mod deep;
+
 use crate::Failure;
 use crate::config::layers::Origin;
 use crate::config::overrides::Overrides;
@@ -164,6 +166,7 @@ fn summary(loaded: &Loaded) -> String {
         groups(&mut text, config, i, None, 0);
         tenants(&mut text, config, i, rate);
     }
+    deep::devices(&mut text, config);
     doors(&mut text, config);
     for warning in &loaded.warnings {
         let _ = writeln!(text, "\nwarning: {warning}");
@@ -235,6 +238,7 @@ fn tenants(text: &mut String, config: &Config, device: usize, rate: Option<f64>)
             },
         );
         let mut told = told(&tenant.terms, tenant.group, config);
+        told.extend(deep::beside(tenant, config));
         told.extend(holds(tenant));
         if !told.is_empty() {
             let _ = writeln!(text, "    {}", told.join(", "));

@@ -5,7 +5,8 @@
 
 use super::doors;
 use super::layers::{Problem, Settings, Table};
-use super::value::{Value, nearest};
+use super::tiers::{self, Home};
+use super::value::Value;
 use super::*;
 use nyx_media::model::Params;
 use std::path::Path;
@@ -34,8 +35,12 @@ pub fn assemble(settings: &Settings) -> Assembled {
     };
     let server = server(&settings.server);
     let policy = policy(&settings.policy);
-    let devices = assembler.devices(&settings.devices, &server.data_dir);
-    let mut tenants = assembler.tenants(&settings.tenants, &settings.devices, &devices);
+    let (devices, deep_devices) = assembler.devices(&settings.devices, &server.data_dir);
+    if devices.is_empty() {
+        return assembler.without_devices(server, policy);
+    }
+    let of_devices = (&settings.devices[..], &devices[..], &deep_devices[..]);
+    let mut tenants = assembler.tenants(&settings.tenants, of_devices);
     if tenants.len() > server.max_tenants {
         let message = format!(
             "{} is less than the number of tenants, {}",
@@ -53,6 +58,7 @@ pub fn assemble(settings: &Settings) -> Assembled {
     let config = Config {
         server,
         devices,
+        deep_devices,
         tenants,
         groups,
         policy,
@@ -135,6 +141,24 @@ pub(super) fn terms(table: &Table) -> Terms {
 }
 
 impl Assembler {
+    /// Without a mapped device nothing more can be said; that there is none was told of.
+    fn without_devices(self, server: Server, policy: Policy) -> Assembled {
+        let config = Config {
+            server,
+            devices: Vec::new(),
+            deep_devices: Vec::new(),
+            tenants: Vec::new(),
+            groups: Vec::new(),
+            policy,
+            doors: Vec::new(),
+        };
+        Assembled {
+            config,
+            problems: self.problems,
+            warnings: self.warnings,
+        }
+    }
+
     pub(super) fn problem_count(&self) -> usize {
         self.problems.len()
     }
@@ -160,27 +184,38 @@ impl Assembler {
         }
     }
 
-    fn devices(&mut self, tables: &[Table], data_dir: &Path) -> Vec<Device> {
+    /// Mapped devices and those of blocks, each in the order of the file.
+    fn devices(&mut self, tables: &[Table], data_dir: &Path) -> (Vec<Device>, Vec<DeepDevice>) {
         self.unique_names(tables);
-        let devices: Vec<Device> = tables
-            .iter()
-            .map(|table| self.device(table, data_dir))
-            .collect();
-        for (i, table) in tables.iter().enumerate() {
-            let path = devices[i].medium.path();
-            let shared = devices[..i]
-                .iter()
-                .find(|d| path.is_some() && d.medium.path() == path);
-            if let (Some(path), Some(other)) = (path, shared) {
-                let (path, other) = (path.display(), &other.name);
-                self.wrong(
-                    table,
-                    "path",
-                    format!("{path} is the medium of device {other:?} too"),
-                );
+        let (mut mapped, mut deep) = (Vec::new(), Vec::new());
+        let mut paths: Vec<(PathBuf, String)> = Vec::new();
+        for table in tables {
+            let name = table.text("name").unwrap_or_default().to_string();
+            let path = match tiers::is_block(table) {
+                true => {
+                    deep.push(self.deep_device(table, data_dir));
+                    deep.last().map(|device| device.path.clone())
+                }
+                false => {
+                    mapped.push(self.device(table, data_dir));
+                    let medium = mapped.last().map(|device: &Device| &device.medium);
+                    medium.and_then(|medium| medium.path().map(Path::to_owned))
+                }
+            };
+            let Some(path) = path else { continue };
+            if let Some((_, other)) = paths.iter().find(|known| known.0 == path) {
+                let path = path.display();
+                let message = format!("{path} is the medium of device {other:?} too");
+                self.wrong(table, "path", message);
             }
+            paths.push((path, name));
         }
-        devices
+        if mapped.is_empty() {
+            let message = "a tenant's first device is mapped, and there is only kind \"block\": \
+                           add a [[device]] of kind \"anon\", \"file\" or \"dax\"";
+            self.wrong(&tables[0], "kind", message.to_string());
+        }
+        (mapped, deep)
     }
 
     fn device(&mut self, table: &Table, data_dir: &Path) -> Device {
@@ -209,12 +244,13 @@ impl Assembler {
             }
             (_, path) => Medium::File(path.unwrap_or_else(|| in_data_dir("media"))),
         };
+        self.check_mapped(table);
         if let Some(Err(error)) = table.text("model").map(Params::resolve) {
             self.wrong(table, "model", error.to_string());
         }
         Device {
             medium,
-            size: table.bytes("size").unwrap_or_default(),
+            size: table.bytes("size").unwrap_or(tiers::SIZE_DEFAULT),
             model: table.text("model").map(str::to_string),
             profile: table
                 .path("profile")
@@ -226,20 +262,25 @@ impl Assembler {
     fn tenants(
         &mut self,
         tables: &[Table],
-        device_tables: &[Table],
-        devices: &[Device],
+        (device_tables, devices, deep_devices): (&[Table], &[Device], &[DeepDevice]),
     ) -> Vec<Tenant> {
         self.unique_names(tables);
-        let homes: Vec<usize> = tables.iter().map(|t| self.home(t, device_tables)).collect();
-        let sizes = self.sizes(tables, &homes, devices);
-        let tenants: Vec<Tenant> = (tables.iter().zip(&homes).zip(&sizes))
-            .map(|((table, device), size)| self.tenant(table, *device, *size))
+        let (deep, fast): (Vec<&Table>, Vec<&Table>) = device_tables
+            .iter()
+            .partition(|table| tiers::is_block(table));
+        let homes: Vec<Home> = tables.iter().map(|t| self.home(t, &fast, &deep)).collect();
+        let places: Vec<Option<usize>> = homes.iter().map(|home| Some(home.fast)).collect();
+        let rooms: Vec<(&str, Bytes)> = devices.iter().map(|d| (&*d.name, d.size)).collect();
+        let sizes = self.sizes("size", tables, &places, &rooms, |_| DERIVED_STEP);
+        let mut tenants: Vec<Tenant> = (tables.iter().zip(&homes).zip(&sizes))
+            .map(|((table, home), size)| self.tenant(table, home.fast, *size))
             .collect();
         for (table, tenant) in tables.iter().zip(&tenants) {
             self.check_durability(table, tenant, devices);
         }
+        self.give_deep(tables, &homes, deep_devices, &mut tenants);
         for (i, device) in devices.iter().enumerate() {
-            if !homes.contains(&i) {
+            if !places.contains(&Some(i)) {
                 self.warnings
                     .push(format!("device {:?} has no tenant", device.name));
             }
@@ -271,57 +312,38 @@ impl Assembler {
         }
     }
 
-    /// The index of the tenant's device.
-    fn home(&mut self, table: &Table, devices: &[Table]) -> usize {
-        let names = || devices.iter().filter_map(|d| d.text("name"));
-        let Some(wanted) = table.text("device") else {
-            if devices.len() > 1 {
-                let names = names().collect::<Vec<_>>().join(", ");
-                self.wrong(
-                    table,
-                    "device",
-                    format!("is missing: choose one of {names}"),
-                );
-            }
-            return 0;
-        };
-        names().position(|name| name == wanted).unwrap_or_else(|| {
-            let hint = match nearest(wanted, names()) {
-                Some(name) => format!("; did you mean {name:?}?"),
-                None => String::new(),
-            };
-            self.wrong(
-                table,
-                "device",
-                format!("there is no device {wanted:?}{hint}"),
-            );
-            0
-        })
-    }
-
-    /// Stated sizes as they are; the others get equal parts of what their device has left.
-    fn sizes(&mut self, tables: &[Table], homes: &[usize], devices: &[Device]) -> Vec<Bytes> {
-        let mut sizes: Vec<Option<Bytes>> = tables.iter().map(|t| t.bytes("size")).collect();
-        for (home, device) in devices.iter().enumerate() {
-            let here: Vec<usize> = (0..tables.len()).filter(|i| homes[*i] == home).collect();
-            let mut left = device.size.0;
+    /// Stated sizes as they are; the others get equal parts of what their room (a device's name and
+    /// size) has left, in whole steps of theirs.
+    pub(super) fn sizes(
+        &mut self,
+        key: &str,
+        tables: &[Table],
+        places: &[Option<usize>],
+        rooms: &[(&str, Bytes)],
+        step: impl Fn(usize) -> u64,
+    ) -> Vec<Bytes> {
+        let mut sizes: Vec<Option<Bytes>> = tables.iter().map(|t| t.bytes(key)).collect();
+        for (place, (name, whole)) in rooms.iter().enumerate() {
+            let is_here = |at: &usize| places[*at] == Some(place);
+            let here: Vec<usize> = (0..tables.len()).filter(is_here).collect();
+            let mut left = whole.0;
             for i in &here {
                 let Some(size) = sizes[*i] else { continue };
                 match left.checked_sub(size.0) {
                     Some(rest) => left = rest,
                     None => {
-                        let (left, whole, name) = (Bytes(left), device.size, &device.name);
+                        let left = Bytes(left);
                         let message = format!(
                             "{size} does not fit: device {name:?} has {left} left of {whole}"
                         );
-                        self.wrong(&tables[*i], "size", message);
+                        self.wrong(&tables[*i], key, message);
                     }
                 }
             }
             let unstated: Vec<usize> = here.into_iter().filter(|i| sizes[*i].is_none()).collect();
             for i in &unstated {
                 let part = left / unstated.len() as u64;
-                sizes[*i] = Some(Bytes(part - part % DERIVED_STEP));
+                sizes[*i] = Some(Bytes(part - part % step(*i).max(DERIVED_STEP)));
             }
         }
         sizes.into_iter().map(Option::unwrap_or_default).collect()
@@ -354,6 +376,7 @@ impl Assembler {
             name: table.text("name").unwrap_or_default().to_string(),
             device,
             size,
+            deep: None,
             eviction: table.parsed("eviction"),
             layout: table.parsed("layout"),
             durability: match table.text("durability") {
@@ -483,7 +506,7 @@ impl Table {
         self.get(name).map(|setting| &setting.value)
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub(super) fn count(&self, name: &str) -> u64 {
         match self.value(name) {
             Some(Value::Count(n)) => *n,
             other => unreachable!("{name} is a count with a default, not {other:?}"),
@@ -536,14 +559,14 @@ impl Table {
             .unwrap_or_default()
     }
 
-    fn path(&self, name: &str) -> Option<PathBuf> {
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         match self.value(name) {
             Some(Value::Path(path)) => Some(path.clone()),
             _ => None,
         }
     }
 
-    fn bytes(&self, name: &str) -> Option<Bytes> {
+    pub(super) fn bytes(&self, name: &str) -> Option<Bytes> {
         match self.value(name) {
             Some(Value::Bytes(bytes)) => Some(*bytes),
             _ => None,
@@ -560,6 +583,13 @@ impl Table {
     fn target(&self, name: &str) -> Option<Target> {
         match self.value(name) {
             Some(Value::Target(target)) => *target,
+            _ => None,
+        }
+    }
+
+    pub(super) fn names(&self, name: &str) -> Option<&[String]> {
+        match self.value(name) {
+            Some(Value::Names(names)) => Some(names),
             _ => None,
         }
     }

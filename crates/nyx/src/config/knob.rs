@@ -144,6 +144,11 @@ const KINDS: &[&str] = &[
     "memguard",
 ];
 
+/// Who carries out requests to a device of blocks.
+const IO: &[&str] = &["auto", "io_uring", "polled", "kernel-thread", "threads"];
+/// Where new values go of two devices.
+const WRITE: &[&str] = &["back", "through", "around"];
+
 // On which terms a tenant or a group takes part: the same knobs for both.
 
 const fn weight(section: Section) -> Knob {
@@ -552,19 +557,22 @@ pub static KNOBS: &[Knob] = &[
     Knob {
         section: Section::Device,
         name: "kind",
-        kind: Kind::Choice(&["anon", "file", "dax"]),
+        kind: Kind::Choice(&["anon", "file", "dax", "block"]),
         fallback: Fallback::Is("file"),
         paper: "",
         doc: "anon is memory that is gone with the process, file a mapped file, dax persistent or \
-              CXL memory through a DAX file or device.",
+              CXL memory through a DAX file or device; these are mapped, and hold a tenant alone. \
+              block is a file or a raw block device, read and written past the page cache: the \
+              second of a tenant's tiers.",
     },
     Knob {
         section: Section::Device,
         name: "path",
         kind: Kind::Path,
-        fallback: Fallback::Unset("for a file: DATA_DIR/NAME.media"),
+        fallback: Fallback::Unset("for a file: DATA_DIR/NAME.media; for block: DATA_DIR/NAME.deep"),
         paper: "",
-        doc: "The file or device node.",
+        doc: "The file or device node. A raw block device is taken over when its first 4 KiB are \
+              zero or Nyx's own; whatever else is there is refused and stays.",
     },
     Knob {
         section: Section::Device,
@@ -574,9 +582,20 @@ pub static KNOBS: &[Knob] = &[
             max: 64 * TIB,
             power_of_two: false,
         },
-        fallback: Fallback::Is("1GiB"),
+        fallback: Fallback::Unset("1GiB; of a raw block device all"),
         paper: "",
         doc: "How much of the medium Nyx uses; a file is made this large at once.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "io",
+        kind: Kind::Choice(IO),
+        fallback: Fallback::Is("auto"),
+        paper: "",
+        doc: "Who carries out requests to a device of kind block. auto: io_uring where it is \
+              allowed, threads elsewhere; polled spins for completions where the device has poll \
+              queues; kernel-thread has a thread of the kernel take requests, for machines with \
+              processors to spare.",
     },
     Knob {
         section: Section::Device,
@@ -585,7 +604,9 @@ pub static KNOBS: &[Knob] = &[
         fallback: Fallback::Unset("the bare medium"),
         paper: "2.2.1",
         doc: "A device model laid over the medium in real time: optane-2dimm, optane-2dimm/8, cxl, \
-              ull-ssd, flash, or a parameter file. Its figures count as emulated.",
+              ull-ssd, flash, or a parameter file; over a device of kind block dram, nvm, \
+              optane-ssd, nvme-flash, sata-flash, or one of them with its rates divided \
+              (nvme-flash/8). Its figures count as emulated.",
     },
     Knob {
         section: Section::Device,
@@ -593,7 +614,9 @@ pub static KNOBS: &[Knob] = &[
         kind: Kind::Path,
         fallback: Fallback::Unset("DATA_DIR/NAME.profile.toml"),
         paper: "3.3",
-        doc: "The MaxIOPS profile; made on first start, and by nyx profile.",
+        doc: "The MaxIOPS profile; made on first start, and by nyx profile. That of a device of \
+              kind block is made at the first start with its file, in about a second; under a \
+              model there is none.",
     },
     Knob {
         section: Section::Group,
@@ -639,9 +662,18 @@ pub static KNOBS: &[Knob] = &[
         section: Section::Tenant,
         name: "device",
         kind: Kind::Name,
-        fallback: Fallback::Unset("the only device"),
+        fallback: Fallback::Unset("the only mapped device"),
         paper: "",
         doc: "The name of the device that holds its values.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "tiers",
+        kind: Kind::Names,
+        fallback: Fallback::Unset("one device"),
+        paper: "",
+        doc: "The names of two devices instead of device: a mapped one, then one of kind block for \
+              values that leave the first. The cache is as large as both.",
     },
     Knob {
         section: Section::Tenant,
@@ -653,7 +685,96 @@ pub static KNOBS: &[Knob] = &[
         },
         fallback: Fallback::Unset("an equal part of what the device has left"),
         paper: "3.4",
-        doc: "All that it may occupy: values, keys and index.",
+        doc: "All that it may occupy of memory and its (first) device: values, keys and index. \
+              Keys of what lies on the second of its tiers are in here, and take half of it at \
+              most.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "deep_size",
+        kind: Kind::Bytes {
+            min: 4 * MIB,
+            max: 64 * TIB,
+            power_of_two: false,
+        },
+        fallback: Fallback::Unset("an equal part of what the second of tiers has left"),
+        paper: "",
+        doc: "What it has of the second of its tiers, for values.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "deep_item_len_min",
+        kind: Kind::Bytes {
+            min: 1,
+            max: 16 * MIB - 1,
+            power_of_two: false,
+        },
+        fallback: Fallback::Is("512"),
+        paper: "",
+        doc: "Values of less bytes do not go to the second of its tiers: header, key and index \
+              stay in memory, some 70 bytes, so that a short value saves little of it, and each \
+              read fetches 4 KiB. The default is memcached's ext_item_size.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "deep_writes_per_day",
+        kind: Kind::Bytes {
+            min: 64 * MIB,
+            max: 1024 * TIB,
+            power_of_two: false,
+        },
+        fallback: Fallback::Unset("no bound"),
+        paper: "",
+        doc: "Bytes that may be written to the second of its tiers in a day, to spare flash; an \
+              hour's worth may come at once. Where half of that is used up, what nobody has asked \
+              for stays out.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "write",
+        kind: Kind::Choice(WRITE),
+        fallback: Fallback::Is("back"),
+        paper: "",
+        doc: "Where new values of a tenant with tiers go: back writes to the first, and to the \
+              second what leaves it; through to both; around to the second, and to the first what \
+              is asked for often. Nothing waits for the second: who writes faster than it takes \
+              has less there.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "nhc",
+        kind: Kind::Nhc,
+        fallback: Fallback::Is("shortest-delay"),
+        paper: "",
+        doc: "Which of its tiers reads what both have: the one that is expected to be done first \
+              (shortest-delay), what Orthus' or MOST's controller says, the first always \
+              (classic), or a share of reads (split:0.8 has 80 % on the first).",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "nhc_least_percent",
+        kind: Kind::Count {
+            unit: "percent",
+            min: 0,
+            max: 100,
+        },
+        fallback: Fallback::Is("0"),
+        paper: "",
+        doc: "The share of such reads that goes to the first of its tiers at least, whatever nhc \
+              decides.",
+    },
+    Knob {
+        section: Section::Tenant,
+        name: "nhc_most_percent",
+        kind: Kind::Count {
+            unit: "percent",
+            min: 0,
+            max: 100,
+        },
+        fallback: Fallback::Is("100"),
+        paper: "",
+        doc: "The share of such reads that goes to the first of its tiers at most, whatever nhc \
+              decides.",
     },
     Knob {
         section: Section::Tenant,
@@ -841,6 +962,14 @@ mod tests {
     fn every_policy_has_its_word() {
         let named = crate::config::PolicyKind::NAMED.map(|named| named.0);
         assert_eq!(named, KINDS);
+    }
+
+    #[test]
+    fn words_of_two_devices_are_those_of_their_rooms() {
+        let modes = nyx_engine::WriteMode::ALL.map(|mode| mode.to_string());
+        assert_eq!(modes.each_ref().map(String::as_str), WRITE);
+        let ways = crate::config::tiers::WAYS.map(|way| way.0);
+        assert_eq!(ways, IO);
     }
 
     #[test]

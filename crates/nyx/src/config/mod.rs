@@ -9,8 +9,8 @@
 //! * [`document`]: a TOML file as settings, with the line and column of each.
 //! * [`overrides`]: the knob table as flags and environment variables.
 //! * [`layers`]: default < file < environment < flag.
-//! * [`assemble`], [`doors`], `groups`: settings to [`Config`], with the checks that cross
-//!   sections.
+//! * [`assemble`], [`doors`], [`tiers`], `groups`: settings to [`Config`], with the checks that
+//!   cross sections.
 //! * [`load`]: all of that in order.
 
 pub mod assemble;
@@ -23,13 +23,16 @@ pub mod load;
 pub mod overrides;
 #[cfg(test)]
 mod tests;
+pub mod tiers;
 pub mod value;
 
 pub use load::{Loaded, Source};
-pub use nyx_engine::Ranges;
+pub use nyx_engine::{DeepShare, Ranges};
+pub use nyx_media::queue::Through;
 pub use nyx_store::{Durability, Eviction, Layout, SyncMode, Tree};
 
 use nyx_base::{Bytes, Nanos};
+use nyx_media::model::block::BlockParams;
 use nyx_policy::mechanism::interference::Design;
 use std::fmt;
 use std::net::SocketAddr;
@@ -40,8 +43,10 @@ use std::path::PathBuf;
 pub struct Config {
     /// What concerns the process as a whole.
     pub server: Server,
-    /// The devices, at least one; a tenant names its device by index into this.
+    /// The mapped devices, at least one; a tenant names its device by index into this.
     pub devices: Vec<Device>,
+    /// The devices of blocks; a tenant with tiers names its second by index into this.
+    pub deep_devices: Vec<DeepDevice>,
     /// The tenants, at least one.
     pub tenants: Vec<Tenant>,
     /// The groups of tenants; each stands after the group that it is in.
@@ -77,6 +82,23 @@ pub struct Server {
     pub pin_workers: bool,
     /// Whether the latency of every request is recorded, or only of tenants whose policy looks.
     pub record_latencies: bool,
+}
+
+/// A device of blocks, for values that leave a mapped one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepDevice {
+    /// Unique among all devices.
+    pub name: String,
+    /// A file, made when missing, or a raw block device.
+    pub path: PathBuf,
+    /// What of it is used, in bytes.
+    pub size: Bytes,
+    /// Who carries requests out.
+    pub through: Through,
+    /// A model laid over it.
+    pub model: Option<BlockParams>,
+    /// Where its profile is, or is to be written at the first start.
+    pub profile: PathBuf,
 }
 
 /// One medium with its own profile and its own tenants.
@@ -115,6 +137,9 @@ pub struct Tenant {
     /// All that the tenant may occupy: values, keys, index. The tenants of one device never sum up
     /// to more than the device's size.
     pub size: Bytes,
+    /// What it has of a device of blocks, if anything. The shares of one device never sum up to
+    /// more than its size.
+    pub deep: Option<DeepShare>,
     /// Which items leave when the tenant is full.
     pub eviction: Eviction,
     /// Where keys lie.

@@ -5,6 +5,7 @@
 
 use super::{Limit, Listen, Target};
 use nyx_base::Bytes;
+use nyx_policy::nhc::{Nhc, UnknownNhc};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -44,6 +45,10 @@ pub enum Kind {
     Path,
     /// Any number of addresses.
     Addresses,
+    /// Any number of names, as `Kind::Name` has them.
+    Names,
+    /// Who decides which of two devices serves a request.
+    Nhc,
     /// A limit on device use.
     Limit,
     /// What a latency-critical tenant is promised.
@@ -75,8 +80,10 @@ pub enum Value {
     Bytes(Bytes),
     /// Of `Kind::Switch`.
     Switch(bool),
-    /// Of `Kind::Choice`, `Kind::Name`, `Kind::Prefix` and `Kind::Text`.
+    /// Of `Kind::Choice`, `Kind::Name`, `Kind::Nhc`, `Kind::Prefix` and `Kind::Text`.
     Text(String),
+    /// Of `Kind::Names`.
+    Names(Vec<String>),
     /// Of `Kind::Path`.
     Path(PathBuf),
     /// Of `Kind::Addresses`.
@@ -96,7 +103,7 @@ pub enum Value {
 impl Kind {
     /// Whether a list of texts is meant, not one.
     pub fn is_list(self) -> bool {
-        self == Kind::Addresses
+        matches!(self, Kind::Addresses | Kind::Names)
     }
 
     /// Whether a file may write it as a bare integer.
@@ -128,6 +135,10 @@ impl Kind {
                 .collect::<Result<_, String>>()?;
             return Ok(Value::Addresses(addresses));
         }
+        if self == Kind::Names {
+            let names = texts.iter().map(|text| parse_name(text));
+            return names.collect::<Result<_, String>>().map(Value::Names);
+        }
         let [text] = texts else {
             return Err(format!("takes one value, got {}", texts.len()));
         };
@@ -146,6 +157,7 @@ impl Kind {
             },
             Kind::Choice(words) => parse_choice(text, words).map(Value::Text),
             Kind::Name => parse_name(text).map(Value::Text),
+            Kind::Nhc => parse_nhc(text).map(Value::Text),
             Kind::Prefix => parse_prefix(text).map(Value::Text),
             Kind::Text | Kind::Path if text.is_empty() => Err("is empty".to_string()),
             Kind::Text => Ok(Value::Text(text.to_string())),
@@ -155,7 +167,7 @@ impl Kind {
             Kind::Number { min, max } => parse_number(text, min, max).map(Value::Number),
             Kind::Time { min_ns, max_ns } => parse_time(text, min_ns, max_ns).map(Value::TimeNs),
             Kind::Mode => parse_mode(text).map(Value::Mode),
-            Kind::Addresses => unreachable!("handled above"),
+            Kind::Addresses | Kind::Names => unreachable!("handled above"),
         }
     }
 
@@ -197,6 +209,8 @@ impl fmt::Display for Kind {
             Kind::Text => f.write_str("text"),
             Kind::Path => f.write_str("a path"),
             Kind::Addresses => f.write_str("list of IP:PORT, PORT, unix:PATH"),
+            Kind::Names => f.write_str("list of names"),
+            Kind::Nhc => f.write_str("shortest-delay, orthus, most, classic, split:0 to split:1"),
             Kind::Limit => f.write_str("none, N std-ops/s, or over 0 % to 100 %"),
             Kind::Target => {
                 f.write_str("none, or mean, p90, p95, p99, p999 with ns, us, ms; ops N")
@@ -215,6 +229,7 @@ impl Value {
     pub fn texts(&self) -> Vec<String> {
         match self {
             Value::Addresses(addresses) => addresses.iter().map(Listen::to_string).collect(),
+            Value::Names(names) => names.clone(),
             one => vec![one.to_string()],
         }
     }
@@ -228,7 +243,7 @@ impl fmt::Display for Value {
             Value::Switch(on) => write!(f, "{on}"),
             Value::Text(text) => f.write_str(text),
             Value::Path(path) => write!(f, "{}", path.display()),
-            Value::Addresses(_) => f.write_str(&self.texts().join(",")),
+            Value::Addresses(_) | Value::Names(_) => f.write_str(&self.texts().join(",")),
             Value::Limit(None) => f.write_str("none"),
             Value::Limit(Some(limit)) => write!(f, "{limit}"),
             Value::Target(None) => f.write_str("none"),
@@ -368,6 +383,14 @@ fn parse_name(text: &str) -> Result<String, String> {
     Err(format!(
         "{text:?} is no name: 1 to 64 letters, digits, `_`, `-` and `.`"
     ))
+}
+
+/// The words are those of the room that has the controllers.
+fn parse_nhc(text: &str) -> Result<String, String> {
+    let nhc: Nhc = text
+        .parse()
+        .map_err(|error: UnknownNhc| error.to_string())?;
+    Ok(nhc.to_string())
 }
 
 fn parse_prefix(text: &str) -> Result<String, String> {

@@ -20,7 +20,8 @@ pub(super) fn over(old: &Config, new: &Config) -> Result<Config, Vec<String>> {
         }
     };
     compare(old.server == new.server, "server");
-    compare(old.devices == new.devices, "device");
+    let same = old.devices == new.devices && old.deep_devices == new.deep_devices;
+    compare(same, "device");
     for (at, tenant) in old.tenants.iter().enumerate() {
         match new.tenants.get(at).filter(|new| new.name == tenant.name) {
             Some(new) => waits.extend(tenant_waits(tenant, new)),
@@ -51,19 +52,31 @@ fn tenant_waits(old: &config::Tenant, new: &config::Tenant) -> Option<String> {
         users: old.users.clone(),
         ..new.clone()
     };
-    let (name, was, is) = (&old.name, old.size, new.size);
+    if *old == kept {
+        return None;
+    }
+    let name = &old.name;
+    let deep_size = |tenant: &config::Tenant| tenant.deep.map(|deep| deep.size);
     let resized = config::Tenant {
-        size: was,
+        size: old.size,
+        deep: kept.deep.map(|deep| config::DeepShare {
+            size: deep_size(old).unwrap_or(deep.size),
+            ..deep
+        }),
         ..kept.clone()
     };
-    match *old == resized {
-        _ if *old == kept => None,
-        true => Some(format!(
-            "tenant {name:?}, whose size would be {is} instead of {was} (one that is not stated \
-             depends on how many there are)"
-        )),
-        false => Some(format!("tenant {name:?}")),
+    if *old != resized {
+        return Some(format!("tenant {name:?}"));
     }
+    let (what, is, was) = match old.size == new.size {
+        true => ("deep_size", deep_size(new), deep_size(old)),
+        false => ("size", Some(new.size), Some(old.size)),
+    };
+    let (is, was) = (is.unwrap_or_default(), was.unwrap_or_default());
+    Some(format!(
+        "tenant {name:?}, whose {what} would be {is} instead of {was} (one that is not stated \
+         depends on how many there are)"
+    ))
 }
 
 /// The same with its tenants in the places that they have in `old`, as far as they are there.

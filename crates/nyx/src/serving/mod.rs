@@ -9,6 +9,7 @@
 
 pub mod admission;
 mod change;
+mod deep;
 mod devices;
 pub mod plans;
 mod recent;
@@ -91,6 +92,8 @@ impl Serving {
                 config.policy.oversubscribe,
             )?);
         }
+        let deep_devices = config.deep_devices.iter().map(deep::open);
+        let deep_devices = deep_devices.collect::<Result<_, Failure>>()?;
         forget_images(config, &config.tenants)?;
         warn_of_memory(config);
         let engine = Engine::new(EngineConfig {
@@ -100,7 +103,7 @@ impl Serving {
             workers: config.server.workers,
             hash_seed: random_seed(),
             devices,
-            deep_devices: Vec::new(),
+            deep_devices,
         })
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(engine.tenants().iter());
@@ -375,17 +378,17 @@ fn plans_of(config: &Config, devices: &[Arc<Device>]) -> Result<Vec<Plan>, Failu
 }
 
 fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
-    let needed = config.devices.iter().any(|device| {
+    let in_it = |path: &std::path::Path| path.starts_with(&config.server.data_dir);
+    let is_deep = |device: &config::DeepDevice| in_it(&device.path) || in_it(&device.profile);
+    let mapped = config.devices.iter().any(|device| {
         let file = match &device.medium {
             config::Medium::Anon => None,
             config::Medium::File(path) | config::Medium::Dax(path) => Some(path),
         };
         let profile = (!options.unpriced).then_some(&device.profile);
-        [file, profile]
-            .iter()
-            .flatten()
-            .any(|p| p.starts_with(&config.server.data_dir))
+        [file, profile].iter().flatten().any(|path| in_it(path))
     });
+    let needed = mapped || config.deep_devices.iter().any(is_deep);
     let survives = config.tenants.iter().any(|one| one.durability.is_some());
     let journals = config.tenants.iter().any(|one| one.sync.is_some());
     let dirs = [

@@ -42,7 +42,7 @@ pub(super) fn tenant(
     TenantConfig {
         keep: config.durability.zip(data_id).map(keep),
         ranges: config.ranges,
-        deep: None,
+        deep: config.deep,
         name: config.name.clone(),
         device: config.device,
         size: config.size,

@@ -510,6 +510,12 @@ fn case(settings: Vec<(String, String)>, mut whole: Table) -> Result<Case, Strin
             config.devices.len()
         ));
     };
+    if let Some(deep) = config.deep_devices.first() {
+        let name = &deep.name;
+        return Err(format!(
+            "device {name:?} is of kind \"block\": a scenario has one mapped device"
+        ));
+    }
     if device.model.is_none() {
         let name = &device.name;
         return Err(format!(
