@@ -10,6 +10,7 @@ use nyx_base::DevicePs;
 use nyx_gate::Usage;
 use nyx_proto::{Out, reply};
 use nyx_store::DeepFigures;
+use nyx_tier::Pair;
 use std::fmt::Display;
 
 /// A name and its figure.
@@ -44,7 +45,11 @@ impl DeepSum {
         figures.refused_stage += one.refused_stage;
         figures.refused_segment += one.refused_segment;
         figures.refused_allowance += one.refused_allowance;
+        figures.returns += one.returns;
         figures.promotions += one.promotions;
+        figures.mirrors += one.mirrors;
+        figures.arounds += one.arounds;
+        figures.lost_twins += one.lost_twins;
         figures.evictions += one.evictions;
         figures.lost += one.lost;
     }
@@ -70,11 +75,27 @@ pub(crate) fn tenant_told(tenant: &Tenant, figures: Option<DeepFigures>, stat: T
         return;
     };
     let mut tell = |name: &str, value: &dyn Display| stat(&format!("deep_{name}"), value);
-    tell("device", &deep.device.name);
-    tell("evidence", &deep.device.evidence());
+    tell("device", &deep.pair.deep().name);
+    tell("evidence", &deep.pair.deep().evidence());
     tell("size_bytes", &share.size.0);
     figures_told(&figures, &mut tell);
     usage_told(&usage, &mut tell);
+    pair_told(&deep.pair, &mut tell);
+}
+
+/// What the tenant's controller decided, and what came of it.
+fn pair_told(pair: &Pair, tell: Tell<'_>) {
+    let (routing, controller) = pair.routing();
+    let seen = pair.seen();
+    tell("controller", &controller);
+    tell("data_admit", &u8::from(routing.data_admit));
+    tell("found_reads", &seen.looks);
+    tell("found_reads_fast", &seen.hits);
+    tell("mirrored_reads", &seen.mirrored_reads);
+    tell("mirrored_reads_deep", &seen.mirrored_deep);
+    if let Some(load_admit) = seen.load_admit() {
+        tell("load_admit_percent", &format!("{:.2}", 100.0 * load_admit));
+    }
 }
 
 /// How a tenant's two devices are used, where it has two.
@@ -82,7 +103,7 @@ pub(crate) fn settings_told(tenant: &Tenant, stat: Tell<'_>) {
     let (Some(deep), Some(share)) = (&tenant.deep, tenant.config.deep) else {
         return;
     };
-    stat("deep_device", &deep.device.name);
+    stat("deep_device", &deep.pair.deep().name);
     stat("deep_size", &share.size.0);
     stat("deep_item_len_min", &share.item_len_min);
     if let Some(day) = share.day {
@@ -101,12 +122,16 @@ fn figures_told(figures: &DeepFigures, tell: Tell<'_>) {
     tell("stages", &figures.stages.0);
     tell("stages_all", &figures.stages.1);
     tell("demotions", &figures.demotions);
+    tell("returns", &figures.returns);
     tell("promotions", &figures.promotions);
+    tell("mirrors", &figures.mirrors);
+    tell("arounds", &figures.arounds);
     tell("evictions", &figures.evictions);
     tell("refused_stage", &figures.refused_stage);
     tell("refused_segment", &figures.refused_segment);
     tell("refused_allowance", &figures.refused_allowance);
     tell("lost", &figures.lost);
+    tell("lost_twins", &figures.lost_twins);
 }
 
 /// By the gate's account.

@@ -55,6 +55,7 @@ mod tests {
                 flags: 0,
                 expiry: UnixSeconds::NEVER,
                 cas: None,
+                has_twin: false,
                 has_checks: true,
             };
             assert_eq!(record_bytes(key_len), u64::from(footprint(&header)));
