@@ -80,6 +80,10 @@ pub(crate) fn tenant_told(tenant: &Tenant, figures: Option<DeepFigures>, stat: T
     tell("size_bytes", &share.size.0);
     figures_told(&figures, &mut tell);
     usage_told(&usage, &mut tell);
+    if deep.budget.is_limited() {
+        let share = deep.budget.sustained().share();
+        tell("limit_device_share", &format!("{share:.4}"));
+    }
     pair_told(&deep.pair, &mut tell);
 }
 

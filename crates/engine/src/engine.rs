@@ -273,6 +273,11 @@ impl Engine {
         &self.devices
     }
 
+    /// The deep devices.
+    pub fn deep_devices(&self) -> &[Arc<Deep>] {
+        &self.deep_devices
+    }
+
     /// What the parser should accept from a connection: the longest item of the tenants within its
     /// reach. Each tenant's own store refuses what is too long for it.
     pub fn limits(&self, session: &Session) -> Limits {

@@ -91,6 +91,11 @@ impl Tenant {
         &self.budget
     }
 
+    /// What it may use of its deep device; none where it has none. No policy sets it.
+    pub fn deep_budget(&self) -> Option<&Budget> {
+        self.deep.as_ref().map(|deep| &*deep.budget)
+    }
+
     /// What it has used of its device, all workers together.
     pub fn usage(&self) -> Usage {
         self.accounts

@@ -190,10 +190,8 @@ fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
             rig.worker.set_waiting(waiting);
             let request = format!("get key{number:03}\r\n");
             let answer = waits(&mut rig, &mut session, &request).1;
-            let block = format!(
-                "VALUE key{number:03} 7 1000\r\n{}\r\nEND\r\n",
-                value(number)
-            );
+            let head = format!("VALUE key{number:03} 7 1000\r\n");
+            let block = format!("{head}{}\r\nEND\r\n", value(number));
             assert_eq!(answer, block);
         }
         rig.clock.advance(Nanos::from_millis(10));

@@ -231,6 +231,40 @@ fn check_config_says_how_much_lies_where() {
 }
 
 #[test]
+fn a_limit_holds_on_the_second_device() {
+    let dir = directory("model = \"sata-flash\"", "deep_limit = \"10%\"");
+    let server = Server::start(dir.path());
+    let mut client = server.connect();
+    fill(&mut client);
+    let used = |client: &mut Connection| {
+        let lines = stats(client, " tenants");
+        let line = lines
+            .iter()
+            .find_map(|line| line.strip_prefix("STAT first:deep_device_seconds "));
+        line.expect("a figure").parse::<f64>().expect("seconds")
+    };
+    let (began, before) = (Instant::now(), used(&mut client));
+    let mut asked = Vec::new();
+    (0..KEYS).for_each(|key| write!(asked, "get key{key} \r\n").expect("memory"));
+    let mut to = client.stream.try_clone().expect("a socket");
+    let asks = std::thread::spawn(move || to.write_all(&asked));
+    let mut ends = 0;
+    while ends < KEYS {
+        ends += usize::from(client.line().expect("an answer") == "END\r\n");
+    }
+    asks.join().expect("a thread").expect("a server");
+    let used = used(&mut client) - before;
+    let took = began.elapsed().as_secs_f64();
+    assert!(
+        used > 0.01 && used < 0.1 * took + 0.01,
+        "{used} s of {took} s"
+    );
+    assert!(client.stat("deep_holds") > 0);
+    let lines = stats(&mut client, " tenants");
+    assert!(lines.contains(&"STAT first:deep_limit_device_share 0.1000".to_string()));
+}
+
+#[test]
 fn sighup_leaves_two_devices_as_they_are() {
     let dir = directory("", "");
     let mut child = nyx(&["serve", "--config"], dir.path())
@@ -252,9 +286,14 @@ fn sighup_leaves_two_devices_as_they_are() {
     wait_for("listening");
     let path = dir.path().join("nyx.toml");
     let text = fs::read_to_string(&path).expect("a configuration");
-    fs::write(&path, format!("{text}nhc = \"classic\"\n")).expect("room");
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("a signal");
+    let hup = || rustix::process::kill_process(pid, rustix::process::Signal::HUP);
+    // But for the limit.
+    fs::write(&path, format!("{text}deep_limit = \"20%\"\n")).expect("room");
+    hup().expect("a signal");
+    wait_for("configuration read again");
+    fs::write(&path, format!("{text}nhc = \"classic\"\n")).expect("room");
+    hup().expect("a signal");
     let told = wait_for("everything stays as it is");
     assert!(told.contains("a restart is needed for tenant"), "{told}");
     child.kill().expect("a child of ours");

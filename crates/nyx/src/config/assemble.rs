@@ -377,6 +377,7 @@ impl Assembler {
             device,
             size,
             deep: None,
+            deep_limit: table.limit("deep_limit"),
             eviction: table.parsed("eviction"),
             layout: table.parsed("layout"),
             durability: match table.text("durability") {

@@ -731,6 +731,16 @@ pub static KNOBS: &[Knob] = &[
     },
     Knob {
         section: Section::Tenant,
+        name: "deep_limit",
+        kind: Kind::Limit,
+        fallback: Fallback::Is("none"),
+        paper: "3.4",
+        doc: "What it may use of the second of its tiers, as limit of the first, whatever the \
+              policy; a std-op is a 4 KiB read there. Its writes count too: where they wait, less \
+              goes there. SIGHUP changes it at once.",
+    },
+    Knob {
+        section: Section::Tenant,
         name: "write",
         kind: Kind::Choice(WRITE),
         fallback: Fallback::Is("back"),

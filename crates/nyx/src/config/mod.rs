@@ -140,6 +140,8 @@ pub struct Tenant {
     /// What it has of a device of blocks, if anything. The shares of one device never sum up to
     /// more than its size.
     pub deep: Option<DeepShare>,
+    /// What it may use of that device; `None`: no limit.
+    pub deep_limit: Option<Limit>,
     /// Which items leave when the tenant is full.
     pub eviction: Eviction,
     /// Where keys lie.

@@ -33,10 +33,11 @@ const SECTOR_BYTES: u64 = 512;
 /// A key of which check-config and warnings speak.
 pub const KEY_LEN_USUAL: u8 = 30;
 /// Knobs of a tenant that mean nothing on one device.
-const OF_TIERS: [&str; 7] = [
+const OF_TIERS: [&str; 8] = [
     "deep_size",
     "deep_item_len_min",
     "deep_writes_per_day",
+    "deep_limit",
     "write",
     "nhc",
     "nhc_least_percent",
@@ -345,7 +346,7 @@ mod tests {
     use super::*;
     use crate::config::load::load;
     use crate::config::overrides::Overrides;
-    use crate::config::{Loaded, Medium};
+    use crate::config::{Limit, Loaded, Medium};
     use nyx_engine::WriteMode;
     use nyx_policy::nhc::Nhc;
 
@@ -407,9 +408,10 @@ tiers = [\"pm\", \"ssd\"]
         let text = format!(
             "{TWO}deep_size = \"1GiB\"\ndeep_item_len_min = 1024\ndeep_writes_per_day = \"10GiB\"\n\
              write = \"around\"\nnhc = \"split:0.8\"\nnhc_least_percent = 20\n\
-             nhc_most_percent = 90\ndevice = \"pm\"\n"
+             nhc_most_percent = 90\ndevice = \"pm\"\ndeep_limit = \"40%\"\n"
         );
         let config = loaded(&text).config;
+        assert_eq!(config.tenants[0].deep_limit, Some(Limit::Share(0.4)));
         let expected = DeepShare {
             device: 0,
             size: Bytes::gib(1),

@@ -49,6 +49,7 @@ fn tenant_waits(old: &config::Tenant, new: &config::Tenant) -> Option<String> {
     let kept = config::Tenant {
         group: old.group,
         terms: old.terms,
+        deep_limit: old.deep_limit,
         users: old.users.clone(),
         ..new.clone()
     };

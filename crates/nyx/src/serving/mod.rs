@@ -108,6 +108,7 @@ impl Serving {
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(engine.tenants().iter());
         replay(&engine, &clock)?;
+        deep::limit(&engine, &[], &config.tenants, clock.now());
         let engine = Arc::new(engine);
         let answer = Answer::Engine(engine.clone());
         let running = bound
@@ -170,6 +171,8 @@ impl Serving {
                 false => self.take_in(newcomers, policy)?,
             }
         }
+        let (was, is) = (&self.config.tenants, &config.tenants);
+        deep::limit(&self.engine, was, is, self.clock.now());
         tenants::let_in(&config, &self.bindings);
         self.config = config;
         Ok(Reloaded {

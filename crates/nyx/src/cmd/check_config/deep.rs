@@ -35,7 +35,7 @@ pub(super) fn devices(text: &mut String, config: &Config) {
                 "  {:<16} {:>10} {}",
                 tenant.name,
                 share.size.to_string(),
-                how(share)
+                how(tenant, share)
             );
             let _ = writeln!(text, "    {}", amounts(tenant, share, first));
         }
@@ -73,7 +73,7 @@ fn profile(text: &mut String, device: &DeepDevice) {
 }
 
 /// Which values go there, and who decides what.
-fn how(share: DeepShare) -> String {
+fn how(tenant: &Tenant, share: DeepShare) -> String {
     let mut words = vec![
         format!("values of {} B and more", share.item_len_min),
         format!("write {}", share.write),
@@ -82,6 +82,8 @@ fn how(share: DeepShare) -> String {
     if share.bounds != Bounds::default() {
         words.push(format!("within {}", share.bounds));
     }
+    let limit = |limit| format!("at most {limit} of the device");
+    words.extend(tenant.deep_limit.map(limit));
     words.extend(share.day.map(|day| format!("at most {day} written a day")));
     words.join(", ")
 }
