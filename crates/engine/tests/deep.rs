@@ -206,8 +206,8 @@ fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
     for _ in 0..5 {
         assert_eq!(read_all(0), (0, 0));
     }
-    // Many do: what is read often gets a twin, and some are read from there. (The clock stands still
-    // while the fast device is read, which looks quick; the deep one takes its own time.)
+    // Many do: what is read often gets a twin, and some are read from there. (The clock stands
+    // still while the fast device is read, which looks quick; the deep one takes its own time.)
     let told: Vec<(u64, u64)> = (0..10).map(|_| read_all(1_000_000_000)).collect();
     // What was fetched once is there for a while: with so few keys it is fetched once.
     let deep: u64 = told.iter().map(|(_, deep)| deep).sum();
