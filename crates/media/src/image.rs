@@ -247,6 +247,34 @@ impl Image {
         self.mark(MARK_IN_USE)
     }
 
+    /// Gives it at least so many bytes behind its page, the new ones zero. What it says of itself
+    /// stays; see [`Image::describe`].
+    pub fn lengthen(&mut self, len: u64) -> Result<(), MediaError> {
+        if self.len < len {
+            let lengthened = self.file.set_len(HEADER_BYTES + len);
+            lengthened.map_err(file_error(&self.path, "give it its length"))?;
+            self.len = len;
+        }
+        Ok(())
+    }
+
+    /// Says something else about it, and that it has `len` bytes; what lies behind those goes. No
+    /// region of it may reach there. Not for one that is looked at.
+    ///
+    /// Panics where `about` is longer than 1 KiB, or it has less bytes than that.
+    pub fn describe(&mut self, about: &[u8], len: u64) -> Result<(), MediaError> {
+        assert!(about.len() <= ABOUT_BYTES_MAX && len <= self.len && !self.is_looked_at);
+        (self.about, self.len) = (about.to_vec(), len);
+        let failed = |action| file_error(&self.path, action);
+        // One page, which no kill leaves in halves.
+        let written = self
+            .file
+            .write_all_at(&self.header()[..MARK_AT as usize], 0);
+        written.map_err(failed("write its header"))?;
+        let cut = self.file.set_len(HEADER_BYTES + len);
+        cut.map_err(failed("give it its length"))
+    }
+
     /// Bytes that the file system has for it.
     pub fn allocated_bytes(&self) -> Result<u64, MediaError> {
         let metadata = self.file.metadata();
@@ -362,6 +390,36 @@ mod tests {
     fn patch(path: &Path, at: u64, bytes: &[u8]) {
         let file = OpenOptions::new().write(true).open(path).expect("the file");
         file.write_all_at(bytes, at).expect("a patch");
+    }
+
+    #[test]
+    fn one_that_is_described_anew_keeps_what_it_had() {
+        let (_directory, path) = place();
+        let image = Image::create(&path, b"mine", 1 << 20).expect("a new image");
+        image.begin().expect("a disk");
+        let words = image.array::<AtomicU64>(0, 10, false).expect("part");
+        words.allocate(0, 10).expect("room");
+        words[9].store(7, Relaxed);
+        drop((words, image));
+        let (mut about, mut id) = (b"mine".to_vec(), None);
+        for (new, len) in [(&b"longer"[..], 3 << 20), (b"shorter", 4096)] {
+            let mut image = Image::open(&path).expect("sound").expect("there");
+            assert_eq!((image.about(), image.left()), (&about[..], Left::Killed));
+            assert_eq!(*id.get_or_insert(image.id()), image.id());
+            image.lengthen(len).expect("a disk");
+            let had = image.len();
+            let last = image.array::<AtomicU64>(had - 4096, 512, false);
+            let last = last.expect("a part of it");
+            last.allocate(0, 512).expect("room");
+            assert!(had == 4096 || last[511].load(Relaxed) == 0);
+            drop(last);
+            image.describe(new, len).expect("a disk");
+            about = new.to_vec();
+            let file_len = std::fs::metadata(&path).expect("it is there").len();
+            assert_eq!((image.len(), file_len), (len, len + 4096));
+            let words = image.array::<AtomicU64>(0, 10, false).expect("part");
+            assert_eq!(words[9].load(Relaxed), 7);
+        }
     }
 
     #[test]

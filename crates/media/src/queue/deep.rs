@@ -138,6 +138,12 @@ impl DeepFile {
         self.id
     }
 
+    /// Waits until everything that was written to it is durable.
+    pub fn sync(&self) -> Result<(), MediaError> {
+        let synced = self.blocks.file().sync_data();
+        synced.map_err(file_error(self.blocks.path(), "sync it"))
+    }
+
     /// Whether it was made, or found empty, just now.
     pub fn is_fresh(&self) -> bool {
         self.is_fresh
