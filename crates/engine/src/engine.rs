@@ -554,7 +554,8 @@ impl Engine {
     pub fn close(&self) -> Result<(), EngineError> {
         // All of them, whatever becomes of one.
         let closed = self.tenants.iter().map(|tenant| {
-            tenant.store.close().map_err(|source| EngineError::Store {
+            let closed = tenant.sync_deep().and_then(|()| tenant.store.close());
+            closed.map_err(|source| EngineError::Store {
                 tenant: tenant.name().to_owned(),
                 source,
             })

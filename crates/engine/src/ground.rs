@@ -2,8 +2,8 @@
 //! tenant is made with; and how a running engine takes in more of them.
 //!
 //! A tenant gets the first range of its device that is free and long enough, and none is given
-//! back. One that survives gets the range that its image names, before all others: its values are
-//! there.
+//! back. One that survives gets the ranges that its image names, on either device, before all
+//! others: its values are there.
 //!
 //! What it never does: judge whether promises can be kept; `nyx_policy::admission` does.
 //!
@@ -53,6 +53,13 @@ impl AllGiven {
     }
 }
 
+/// Where the ranges of a tenant begin; none where it gets what is free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bases {
+    fast: Option<u64>,
+    deep: Option<u64>,
+}
+
 /// Which ranges of a device are given away, in bytes, in the order of their begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given(Vec<Range<u64>>);
@@ -67,6 +74,16 @@ impl Given {
     fn is_free(&self, range: &Range<u64>) -> bool {
         let meets = |one: &Range<u64>| one.start < range.end && range.start < one.end;
         !self.0.iter().any(meets)
+    }
+
+    /// Gives a range away that lies on a device of `len` bytes, if nothing of it was; its begin.
+    fn take_if_free(&mut self, range: Range<u64>, len: u64) -> Option<u64> {
+        let is_free = range.end <= len && self.is_free(&range);
+        is_free.then(|| {
+            let begin = range.start;
+            self.take(range);
+            begin
+        })
     }
 
     /// The ranges that are free on a device of `len` bytes.
@@ -90,9 +107,9 @@ impl Ground {
             return Err(EngineError::TooMany { wanted, most });
         }
         let mut given = self.given.clone();
-        let bases: Vec<Option<u64>> = tenants
+        let bases: Vec<Bases> = tenants
             .iter()
-            .map(|tenant| self.base_in_image(tenant, &mut given.fast))
+            .map(|tenant| self.bases_in_image(tenant, &mut given))
             .collect();
         let ids = (first..wanted).map(|at| TenantId(at as u16));
         let made = ids
@@ -107,19 +124,19 @@ impl Ground {
         &self,
         id: TenantId,
         tenant: TenantConfig,
-        base: Option<u64>,
+        bases: Bases,
         given: &mut AllGiven,
     ) -> Result<Tenant, EngineError> {
         let device = find(&self.devices, tenant.device, &tenant)?;
         let len = medium_len(tenant.size.0, tenant.segment_bytes);
-        let base = match base {
+        let base = match bases.fast {
             Some(base) => base,
             None => {
                 let there = (&*device.name, device.media.len());
                 range_for(there, &tenant, len, &mut given.fast[tenant.device])?
             }
         };
-        let deep = self.deep_part(&tenant, &mut given.deep)?;
+        let deep = self.deep_part(&tenant, bases.deep, &mut given.deep)?;
         let store = StoreConfig {
             size: tenant.size.0,
             medium_base: base,
@@ -146,6 +163,7 @@ impl Ground {
     fn deep_part(
         &self,
         tenant: &TenantConfig,
+        base: Option<u64>,
         given: &mut [Given],
     ) -> Result<Option<(Arc<Deep>, DeepPart)>, EngineError> {
         let Some(share) = tenant.deep else {
@@ -153,9 +171,15 @@ impl Ground {
         };
         let deep = find(&self.deep_devices, share.device, tenant)?;
         let len = medium_len(share.size.0, tenant.segment_bytes);
-        let there = (&*deep.name, deep.file().len_bytes());
-        let base = range_for(there, tenant, len, &mut given[share.device])?;
+        let base = match base {
+            Some(base) => base,
+            None => {
+                let there = (&*deep.name, deep.file().len_bytes());
+                range_for(there, tenant, len, &mut given[share.device])?
+            }
+        };
         let part = DeepPart {
+            id: deep.file().id(),
             base,
             len,
             item_len_min: share.item_len_min,
@@ -165,15 +189,27 @@ impl Ground {
         Ok(Some((deep.clone(), part)))
     }
 
-    /// Where the range of a tenant begins that its image names, which is given to it.
-    fn base_in_image(&self, tenant: &TenantConfig, given: &mut [Given]) -> Option<u64> {
-        let range = nyx_store::range_in_image(tenant.keep.as_ref()?)?;
-        let (device, given) = (self.devices.get(tenant.device)?, &mut given[tenant.device]);
+    /// Where the ranges of a tenant begin that its image names, which are given to it.
+    fn bases_in_image(&self, tenant: &TenantConfig, given: &mut AllGiven) -> Bases {
+        let keep = tenant.keep.as_ref();
+        let Some((fast, deep)) = keep.and_then(nyx_store::ranges_in_image) else {
+            return Bases::default();
+        };
         // Whatever else is wrong with it, the store will say.
-        (range.end <= device.media.len() && given.is_free(&range)).then(|| {
-            given.take(range.clone());
-            range.start
-        })
+        let device = self.devices.get(tenant.device);
+        let fast = device.and_then(|device| {
+            let given = &mut given.fast[tenant.device];
+            given.take_if_free(fast, device.media.len())
+        });
+        // One that is longer or shorter now begins with nothing, wherever that is.
+        let deep = deep.zip(tenant.deep).and_then(|(range, share)| {
+            let file = self.deep_devices.get(share.device)?.file();
+            let is_it = range.id == file.id()
+                && range.len == medium_len(share.size.0, tenant.segment_bytes);
+            let given = given.deep.get_mut(share.device).filter(|_| is_it)?;
+            given.take_if_free(range.base..range.end(), file.len_bytes())
+        });
+        Bases { fast, deep }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::config::{HoldAction, TenantConfig};
 use crate::counters::{Counters, Counts};
 use nyx_base::{CachePadded, Latencies, LatencyCounter, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Usage};
-use nyx_store::Store;
+use nyx_store::{Store, StoreError};
 use nyx_tier::{Deep, Pair};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -113,6 +113,14 @@ impl Tenant {
     /// Its two devices and who decides between them; none where it has one.
     pub fn pair(&self) -> Option<&Pair> {
         self.deep.as_ref().map(|deep| &*deep.pair)
+    }
+
+    /// Waits until what it has written to its deep device is durable, if it survives.
+    pub(crate) fn sync_deep(&self) -> Result<(), StoreError> {
+        match &self.deep {
+            Some(deep) if self.config.keep.is_some() => Ok(deep.pair.deep().file().sync()?),
+            _ => Ok(()),
+        }
     }
 
     /// What one worker has used of its device on its behalf.

@@ -7,7 +7,6 @@ mod surviving;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use surviving::{Connection, Server, directory};
 
@@ -195,11 +194,7 @@ fn a_warm_tenant_survives_a_stop() {
     write!(connection.stream, "set a 0 0 1\r\nx\r\n").expect("a server");
     assert_eq!(connection.line().as_deref(), Some("STORED\r\n"));
     for signal in ["-TERM", "-USR1", "-INT"] {
-        let pid = server.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status();
-        assert!(sent.expect("kill").success());
-        let status = server.child.wait().expect("a child of ours");
-        assert!(status.success(), "{status} after {signal}");
+        server.stop(signal);
         server = Server::start(dir.path());
         assert_eq!(
             server.connect().get("a").as_deref(),

@@ -299,3 +299,34 @@ fn sighup_leaves_two_devices_as_they_are() {
     child.kill().expect("a child of ours");
     child.wait().expect("a child of ours");
 }
+
+#[test]
+fn what_lies_on_both_devices_is_there_after_a_kill_and_after_a_stop() {
+    let dir = directory("", "durability = \"crash\"\n");
+    let path = dir.path().join("nyx.toml");
+    let text = fs::read_to_string(&path).expect("a configuration");
+    let text = text.replacen("kind = \"anon\"", "kind = \"file\"", 1);
+    fs::write(&path, text.replacen("model = \"cxl\"\n", "", 1)).expect("room");
+    let mut server = Server::start(dir.path());
+    fill(&mut server.connect());
+    for is_killed in [true, false] {
+        let mut client = server.connect();
+        let has = |client: &mut Connection, key: usize| {
+            let found = client.get(&format!("key{key}"));
+            found.inspect(|found| assert!(*found == value(key), "key{key}"))
+        };
+        let held = (0..KEYS).filter(|&key| has(&mut client, key).is_some());
+        let held = held.count();
+        match is_killed {
+            true => server.kill(),
+            false => server.stop("-TERM"),
+        }
+        server = Server::start(dir.path());
+        let mut client = server.connect();
+        let again = (0..KEYS).filter(|&key| has(&mut client, key).is_some());
+        let again = again.count();
+        // What comes back while it is asked for may have somebody else leave.
+        assert!(again * 100 >= held * 99, "{again} of {held}, {is_killed}");
+        assert_eq!(client.stat("first:deep_lost"), 0);
+    }
+}

@@ -40,6 +40,8 @@ pub struct StoreConfig {
 /// A tenant's part of a deep device: values that leave the fast one lie there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeepPart {
+    /// The id of its file: what a store that survives has there is in no other.
+    pub id: [u8; 16],
     /// Where its range on the device begins, in bytes; a multiple of 4 KiB.
     pub base: u64,
     /// The length of that in bytes, of which whole segments are used.

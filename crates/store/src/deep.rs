@@ -334,8 +334,10 @@ impl Store {
         let mut space = self.space.lock();
         loop {
             let segment = space.next_to_write(&self.items)?;
-            if !self.items.segments.is_dead(segment) {
-                let fill = self.items.segments.at(segment).value_fill();
+            // In an image that is damaged it may be anything.
+            let fill = self.items.segments.at(segment).value_fill();
+            let fill = fill.min(self.config.segment_bytes);
+            if fill > 0 && !self.items.segments.is_dead(segment) {
                 return Some(Writing {
                     segment,
                     len: fill.next_multiple_of(BLOCK_BYTES),

@@ -6,11 +6,14 @@
 //! *Thread safety*: a part of `space`, under its lock.
 //!
 //! *Invariants*: a segment that is open or waits to be written has a stage; one that has a stage is
-//! not emptied. Every stage is free, a segment's, or in limbo.
+//! not emptied. Every stage is free, a segment's, or in limbo. In an image a segment has its stage
+//! before it is open, and leaves it after all of it was written and before the stage is free: so
+//! whatever moment a kill leaves, a value is where the segment says, in the stage or on the device.
 
 use crate::items::Items;
-use crate::segment::SegmentState;
+use crate::segment::{NONE, SegmentState, has_items};
 use nyx_base::UnixSeconds;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -93,6 +96,36 @@ impl Depth {
             }),
             refused: Refused::default(),
         }
+    }
+
+    /// Takes over the segments of an image: sees which are free, and which stages are in use; those
+    /// that hold items. Of two that say that they have the same stage the younger one has it: the
+    /// other is damaged, and its values are looked for on the device.
+    pub(crate) fn find(&mut self, items: &Items) -> Vec<u32> {
+        let (segments, all) = (&items.segments, items.first_deep()..items.segments.len());
+        let used = all.clone().rev().find(|&at| segments.at(at).seq() != 0);
+        self.untouched = used.map_or(all.start, |last| last + 1)..all.end;
+        let (mut full, free): (Vec<u32>, Vec<u32>) =
+            (all.start..self.untouched.start).partition(|&at| has_items(segments.at(at)));
+        for segment in free {
+            let at = segments.at(segment);
+            at.found_as(SegmentState::Free, NONE, 0);
+            at.set_stage(None);
+            self.free(segment, at.failures() > 0);
+        }
+        full.sort_unstable_by_key(|&segment| Reverse(segments.at(segment).seq()));
+        for &segment in &full {
+            let at = segments.at(segment);
+            let stage = at.stage().filter(|&stage| self.claim(stage));
+            at.set_stage(stage);
+        }
+        full
+    }
+
+    /// Takes a stage that is free; false where it is not, or there is none of that number.
+    fn claim(&mut self, stage: u32) -> bool {
+        let at = self.stages.iter().position(|&free| free == stage);
+        at.map(|at| self.stages.remove(at)).is_some()
     }
 
     /// A free segment and the stage that it is to be filled in.

@@ -46,7 +46,9 @@ pub use config::{
 };
 pub use item::Item;
 pub use journal::{Journal, JournalFigures, JournalHealth, Ready, Replayed, forget_journal};
-pub use kept::{About, Beginning, Health, Remade, range_in_image};
+pub use kept::{
+    About, Beginning, DeepHealth, DeepLoss, DeepRange, Health, Remade, ranges_in_image,
+};
 pub use nyx_index::{Eras, Revived};
 pub use order::{Range, RangeError};
 pub use outlook::{deep_fillable_bytes, deep_item_dram_bytes};

@@ -109,6 +109,27 @@ impl Segment {
         self.chunks.store(chunks, Relaxed);
     }
 
+    /// Becomes one that was never used: what it held is no longer whoever's. Only where an image is
+    /// opened.
+    pub(crate) fn forget(&self) {
+        self.state.store(SegmentState::Free as u8, Release);
+        for zero in [
+            &self.latest_expiry,
+            &self.first_chunk,
+            &self.chunks,
+            &self.value_fill,
+            &self.written_bytes,
+            &self.written_items,
+            &self.stage,
+            &self.failures,
+        ] {
+            zero.store(0, Release);
+        }
+        self.queue.store(Queue::Main as u8, Release);
+        self.class.store(0, Release);
+        self.seq.store(0, Release);
+    }
+
     /// Takes one edge of the state diagram.
     ///
     /// Panics where the segment is not in state `from`: somebody else owns it.
@@ -228,6 +249,10 @@ impl Segment {
     /// Whether every item in it has ended.
     pub(crate) fn has_expired(&self, now: UnixSeconds) -> bool {
         self.latest_expiry.load(Relaxed) <= now.0
+    }
+
+    pub(crate) fn written_items(&self) -> u32 {
+        self.written_items.load(Relaxed)
     }
 
     pub(crate) fn written_bytes(&self) -> u32 {

@@ -47,6 +47,7 @@ const INLINE_BYTES_MAX: u64 = 32 << 30;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) segments: u32,
+    pub(crate) segment_bytes: u32,
     pub(crate) space: Shape,
     pub(crate) index: HashShape,
     pub(crate) classes: Classes,
@@ -113,15 +114,23 @@ fn depth(config: &StoreConfig) -> Result<DepthShape, StoreError> {
             needed,
         });
     }
-    // One is filled for each class, and as many are written meanwhile.
-    let most = 2 * DEEP_CLASSES_MAX;
-    let stages = (config.size / STAGES_ONE_IN / segment).clamp(2, u64::from(most)) as u32;
+    let (segments, stages) = depth_counts(config.size, segment, len);
     Ok(DepthShape {
-        segments: u32::try_from(len / segment).unwrap_or(u32::MAX / 2),
+        segments,
         stages,
         classes: stages / 2,
         day_bytes: part.day_bytes,
     })
+}
+
+/// Segments of so many bytes and stages that a store of `size` bytes has for `len` bytes of a deep
+/// device. An image is divided by this.
+pub(crate) fn depth_counts(size: u64, segment_bytes: u64, len: u64) -> (u32, u32) {
+    // One is filled for each class, and as many are written meanwhile.
+    let most = 2 * DEEP_CLASSES_MAX;
+    let stages = (size / STAGES_ONE_IN / segment_bytes).clamp(2, u64::from(most)) as u32;
+    let segments = u32::try_from(len / segment_bytes).unwrap_or(u32::MAX / 2);
+    (segments, stages)
 }
 
 /// Divides a budget, or says what is wrong with it.
@@ -169,6 +178,7 @@ pub(crate) fn plan(config: &StoreConfig) -> Result<Plan, StoreError> {
             size,
             most: segment << 32,
         })?,
+        segment_bytes: config.segment_bytes,
         space: Shape {
             size,
             reserve,

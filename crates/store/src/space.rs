@@ -172,8 +172,18 @@ impl Space {
     /// too; without a small queue all are in the main one. Returns the chunks that nobody closed.
     pub(crate) fn find(&self, items: &Items, seq: u64, has_small: bool) -> Vec<u32> {
         let mut space = self.lock();
-        if !has_small {
-            (0..items.segments.len()).for_each(|at| items.segments.at(at).set_queue(Queue::Main));
+        for at in 0..items.segments.len() {
+            let segment = items.segments.at(at);
+            let is_small = has_small && segment.queue() == Queue::Small;
+            let queue = match items.is_deep(at) {
+                true => Queue::Deep,
+                false if is_small => Queue::Small,
+                false => Queue::Main,
+            };
+            segment.set_queue(queue);
+            if queue != Queue::Deep {
+                segment.set_stage(None);
+            }
         }
         let mut owned = space.find_chunks(items);
         // The youngest chunk of each segment first, as its chain has them.
@@ -222,13 +232,19 @@ impl State {
             }
         }
         self.used += owned.len() as u64 * u64::from(CHUNK_BYTES);
+        if let Some(depth) = &mut self.depth {
+            let deep = owned
+                .iter()
+                .filter(|&&(segment, ..)| items.is_deep(segment));
+            depth.chunks = deep.count() as u32;
+        }
         owned
     }
 
     /// Seals all segments of an image that have items, the oldest first, and frees the others.
     fn find_segments(&mut self, items: &Items, owned: &[(u32, u64, u32)]) -> Vec<u32> {
         let segments = &items.segments;
-        let used = (0..segments.len())
+        let used = (0..items.first_deep())
             .rev()
             .find(|&at| segments.at(at).seq() != 0);
         self.untouched = used.map_or(0, |last| last + 1);
@@ -237,6 +253,9 @@ impl State {
         for segment in free {
             segments.at(segment).found_as(SegmentState::Free, NONE, 0);
             self.free.push(segment);
+        }
+        if let Some(depth) = &mut self.depth {
+            full.extend(depth.find(items));
         }
         full.sort_unstable_by_key(|&segment| segments.at(segment).seq());
         let mut unclosed = Vec::new();
@@ -249,7 +268,9 @@ impl State {
             let first = chain.first().copied().unwrap_or(NONE);
             let at = segments.at(segment);
             at.found_as(SegmentState::Open, first, chain.len() as u32);
-            self.used += u64::from(items.segment_bytes());
+            if !items.is_deep(segment) {
+                self.used += u64::from(items.segment_bytes());
+            }
             self.seal(items, segment);
         }
         unclosed
@@ -498,7 +519,8 @@ impl State {
         }
         fifo.newest = segment;
         fifo.len += 1;
-        if items.is_deep(segment) {
+        // Of an image there may be some that were written before.
+        if items.segments.at(segment).stage().is_some() {
             self.wait_to_be_written(items, segment);
         }
     }

@@ -17,27 +17,35 @@
 
 mod rig;
 
-use nyx_base::UnixSeconds;
+use nyx_base::{Instant, UnixSeconds};
 use nyx_media::mapped::Mapped;
 use nyx_media::{Front, Media, Via};
 use nyx_store::{
-    Beginning, Condition, Durability, Journaling, Keep, Purpose, Put, PutOutcome, Side,
-    StoreConfig, SyncMode,
+    Beginning, Condition, Durability, Journaling, Keep, Presence, Purpose, Put, PutOutcome, Side,
+    StoreConfig, SyncMode, TouchOutcome,
 };
-use rig::{Rig, START, Worker, small, value_of};
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rig::stepped::{in_child, map, shared_progress};
+use rig::{Rig, START, Worker, deep, small, value_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 const PAGE: usize = 4096;
 const SIZE: u64 = 2 << 20;
 /// Operations that the child does in one episode.
 const STEPS: usize = 80;
 const STEPS_TIGHT: usize = 30;
+/// In these a segment of the fast device goes deep, and one of the deep device is written or goes.
+const STEPS_DEEP: usize = 4;
+/// The most of the deep device, and the least that a tenant may have.
+const DEEP_MAX: u64 = 2 << 20;
+const DEEP_MIN: u64 = 8 * SEGMENT;
+const SEGMENT: u64 = 64 << 10;
+/// In so many turns all keys are looked at that nobody changes, where there is a deep device.
+const TURNS: u32 = 8;
 
 /// What an episode begins with and what it is about.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +59,22 @@ struct Episode {
     is_tight: bool,
     /// Changes go to a journal too, which must have what the image has.
     is_journaled: bool,
+    /// Bytes of a deep device; none where there is none.
+    deep: Option<u64>,
 }
 
-fn config(directory: &Path, is_journaled: bool) -> StoreConfig {
+impl Episode {
+    /// Operations that the child does.
+    fn steps(&self) -> usize {
+        match (self.deep, self.is_tight) {
+            (Some(_), _) => STEPS_DEEP,
+            (None, true) => STEPS_TIGHT,
+            (None, false) => STEPS,
+        }
+    }
+}
+
+fn config(directory: &Path, episode: &Episode) -> StoreConfig {
     let journaling = || Journaling {
         dir: directory.join("journal"),
         name: "test".to_owned(),
@@ -62,17 +83,17 @@ fn config(directory: &Path, is_journaled: bool) -> StoreConfig {
     };
     StoreConfig {
         item_len_max: 16 << 10,
-        order: None,
-        deep: None,
         keep: Some(Keep {
             path: directory.join("image"),
             name: "test".to_owned(),
             durability: Durability::Crash,
             data_id: [7; 16],
             purpose: Purpose::Serve,
-            journal: is_journaled.then(journaling),
+            journal: episode.is_journaled.then(journaling),
         }),
-        ..small(SIZE)
+        ..episode
+            .deep
+            .map_or_else(|| small(SIZE), |len| deep(SIZE, len))
     }
 }
 
@@ -123,8 +144,19 @@ impl Change {
         }
     }
 
+    /// Makes it; what is full is written to the deep device.
     fn make(&self, worker: &mut Worker<'_>) {
         worker.enter();
+        while self.is_away(worker) {
+            worker.land();
+        }
+        if worker.store.is_deep() {
+            worker.write_back();
+        }
+    }
+
+    /// Makes it, or tells that a value has to be fetched first.
+    fn is_away(&self, worker: &mut Worker<'_>) -> bool {
         let key = key(self.number());
         let hash = worker.hash(&key);
         let lane = &mut worker.tolls.lane(rig::TENANT);
@@ -137,6 +169,7 @@ impl Change {
                 };
                 let outcome = store.put(w, lane, &put, now);
                 assert!(matches!(outcome, PutOutcome::Stored { .. }), "{outcome:?}");
+                false
             }
             Change::Add(_, value) => {
                 let condition = Condition::Absent;
@@ -145,15 +178,20 @@ impl Change {
                     ..Put::set(&key, hash, value)
                 };
                 store.put(w, lane, &put, now);
+                false
             }
             Change::Append(_, value) => {
-                store.extend(w, lane, &Put::set(&key, hash, value), Side::Append, now);
+                let put = Put::set(&key, hash, value);
+                let outcome = store.extend(w, lane, &put, Side::Append, now);
+                matches!(outcome, PutOutcome::Away(_))
             }
             Change::Touch(_, expiry) => {
-                store.touch(w, lane, &key, hash, *expiry, now);
+                let outcome = store.touch(w, lane, &key, hash, *expiry, now);
+                matches!(outcome, TouchOutcome::Away(_))
             }
             Change::Delete(_) => {
                 store.delete(w, lane, &key, hash, Condition::Always, now);
+                false
             }
         }
     }
@@ -187,70 +225,20 @@ fn apply(model: &mut Model, change: &Change) {
 fn find(worker: &mut Worker<'_>, number: u32) -> Option<Item> {
     let key = key(number);
     let hash = worker.hash(&key);
-    let lane = &mut worker.tolls.lane(rig::TENANT);
-    let item = worker.store.get(lane, &key, hash, worker.now)?;
-    let mut value = vec![0; item.value_len()];
-    item.read(lane, &mut value);
-    Some((value, item.expiry()))
-}
-
-/// What the child tells, in memory that both see.
-struct Progress {
-    begun: AtomicU32,
-    done: AtomicU32,
-}
-
-fn shared_progress() -> &'static Progress {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping at an address of the kernel's choice, never unmapped; zero bytes are a
-    // valid `Progress`.
-    unsafe {
-        let page = mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED);
-        &*page.expect("a page").cast::<Progress>()
-    }
-}
-
-/// Runs `program` in a child, which is stopped after each instruction if `each` is there. False
-/// where the machine does not allow that.
-fn in_child(program: impl FnOnce(), each: Option<&mut dyn FnMut()>) -> bool {
-    // To hand the CPU from one to the other and back is quicker than to wake another.
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu());
-    let _ = sched_setaffinity(None, &here);
-    // SAFETY: plain system calls. The child goes on with a copy of this thread alone, which takes
-    // no lock that another thread may have held but the allocator's, which glibc hands over.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0, "a child");
-        if child == 0 {
-            if each.is_some() {
-                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
-                libc::raise(libc::SIGSTOP);
+    loop {
+        let lane = &mut worker.tolls.lane(rig::TENANT);
+        let mut item = worker.store.get(lane, &key, hash, worker.now)?;
+        let id = worker.writer.worker();
+        match worker.store.fetch(id, lane, &mut item, Instant(0)) {
+            Presence::Here => {
+                let mut value = vec![0; item.value_len()];
+                item.read(lane, &mut value);
+                return Some((value, item.expiry()));
             }
-            program();
-            libc::_exit(0);
+            Presence::Away(_) => worker.land(),
+            told => panic!("key {number} is {told:?}"),
         }
-        let mut status = 0;
-        let wait = |status: &mut i32| assert_eq!(libc::waitpid(child, status, 0), child);
-        wait(&mut status);
-        if let Some(each) = each {
-            if !libc::WIFSTOPPED(status) {
-                return false;
-            }
-            while libc::WIFSTOPPED(status) {
-                let stepped = libc::ptrace(libc::PTRACE_SINGLESTEP, child, 0, 0);
-                assert_eq!(stepped, 0, "a step");
-                wait(&mut status);
-                each();
-            }
-        }
-        assert!(
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-            "the child's work"
-        );
     }
-    true
 }
 
 /// In memory: a disk would write back what is changed all the time.
@@ -268,6 +256,7 @@ type Page = (usize, usize);
 const IMAGE: usize = 0;
 const MEDIUM: usize = 1;
 const JOURNAL: usize = 2;
+const DEEP: usize = 3;
 const WORDS: usize = PAGE / 8;
 
 /// Pages of the image and of the medium's file: what they were at some moment.
@@ -276,49 +265,35 @@ struct Pages(Vec<(Page, Box<[u64; WORDS]>)>);
 /// A store that a child will work on, and how its bytes are looked at from outside.
 struct Scene {
     rig: Rig,
-    /// All bytes of the image, of the medium's file and of the journal's, as the child stores them.
-    bytes: [&'static [AtomicU64]; 3],
+    /// All bytes of the image, of the medium's file, of the journal's and of the deep one, as the
+    /// child stores them.
+    bytes: [&'static [AtomicU64]; 4],
     _directory: tempfile::TempDir,
 }
 
 /// The journal's first file, and its only one while nobody syncs.
 const FIRST_FILE: &str = "journal/0000000001.log";
 
-/// The bytes of a file, shared with whoever else has mapped it.
-fn map(path: &Path) -> &'static [AtomicU64] {
-    use rustix::mm::{MapFlags, ProtFlags, mmap};
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.expect("the file");
-    let len = file.metadata().expect("its size").len() as usize;
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping at an address of the kernel's choice, never unmapped; words that others
-    // store to are looked at as atomics.
-    unsafe {
-        let first = mmap(
-            std::ptr::null_mut(),
-            len,
-            access,
-            MapFlags::SHARED,
-            &file,
-            0,
-        );
-        std::slice::from_raw_parts(first.expect("a mapping").cast::<AtomicU64>(), len / 8)
-    }
-}
-
 impl Scene {
-    fn new(is_journaled: bool) -> Scene {
+    fn new(episode: &Episode) -> Scene {
         let directory = fast_directory();
         let medium = directory.path().join("medium");
         let mapped = Arc::new(Mapped::file(&medium, SIZE).expect("a medium"));
-        let rig = Rig::on(mapped, config(directory.path(), is_journaled)).expect("a store");
-        let journal = match is_journaled {
-            true => map(&directory.path().join(FIRST_FILE)),
+        let deep = directory.path().join("deep");
+        let rig = Rig::on_both(mapped, Some(&deep), config(directory.path(), episode));
+        let if_any = |is_there, path: &Path| match is_there {
+            true => map(path),
             false => &[],
         };
+        let journal = directory.path().join(FIRST_FILE);
         Scene {
-            rig,
-            bytes: [map(&directory.path().join("image")), map(&medium), journal],
+            rig: rig.expect("a store"),
+            bytes: [
+                map(&directory.path().join("image")),
+                map(&medium),
+                if_any(episode.is_journaled, &journal),
+                if_any(episode.deep.is_some(), &deep),
+            ],
             _directory: directory,
         }
     }
@@ -332,14 +307,15 @@ impl Scene {
         Box::new(std::array::from_fn(|at| words[at].load(Relaxed)))
     }
 
-    /// Whether the image is as it was; what the medium holds matters when an image names it.
-    fn is_as(&self, pages: &Pages) -> bool {
+    /// Whether the image is as it was; what medium and stages hold matters when an image names it.
+    fn is_as(&self, pages: &Pages, stages: usize) -> bool {
         let is_as = |(page, was): &(Page, Box<[u64; WORDS]>)| {
             let words = self.words(*page).iter().zip(&was[..]);
             words.fold(0, |differ, (word, was)| differ | word.load(Relaxed) ^ was) == 0
         };
         // So with the journal, whose first page says how far it was written.
-        let matters = |page: &Page| page.0 == IMAGE || *page == (JOURNAL, 0);
+        let is_table = |page: &Page| page.0 == IMAGE && page.1 < stages;
+        let matters = |page: &Page| is_table(page) || *page == (JOURNAL, 0);
         pages.0.iter().filter(|(page, _)| matters(page)).all(is_as)
     }
 
@@ -350,7 +326,7 @@ impl Scene {
     /// All pages that are not zero.
     fn all(&self) -> Pages {
         let pages = |of: usize| (0..self.bytes[of].len() / WORDS).map(move |page| (of, page));
-        let pages: Vec<Page> = [IMAGE, MEDIUM, JOURNAL]
+        let pages: Vec<Page> = [IMAGE, MEDIUM, JOURNAL, DEEP]
             .into_iter()
             .flat_map(pages)
             .collect();
@@ -358,6 +334,11 @@ impl Scene {
         all.0
             .retain(|(_, words)| words.iter().any(|&word| word != 0));
         all
+    }
+
+    fn wipe(&self, pages: &[Page]) {
+        let words = pages.iter().flat_map(|&page| self.words(page));
+        words.for_each(|word| word.store(0, Relaxed));
     }
 
     fn restore(&self, pages: &Pages) {
@@ -378,13 +359,18 @@ impl Scene {
         let changed = changed.map(|(page, _)| *page);
         // Notes and counts may be as they were in the end, and not in between.
         let tables = (0..=COUNTS.1 + 2).map(|page| (IMAGE, page));
-        let all: BTreeSet<Page> = changed.chain(tables).collect();
+        let segments = segments_page(
+            self.bytes[IMAGE].len() / WORDS,
+            !self.bytes[DEEP].is_empty(),
+        );
+        let all: BTreeSet<Page> = changed.chain(tables).chain([segments]).collect();
         all.into_iter().collect()
     }
 }
 
 /// A moment at which the child may have been killed.
 struct Moment {
+    number: u32,
     begun: usize,
     done: usize,
     /// The pages that it changes, as they were.
@@ -405,7 +391,7 @@ struct Run {
 /// Steps a child through an episode; none where the machine does not allow that.
 fn play(episode: Episode) -> Option<Run> {
     let rng = &mut fastrand::Rng::with_seed(episode.seed);
-    let scene = Scene::new(episode.is_journaled);
+    let scene = Scene::new(&episode);
     let mut worker = scene.rig.worker(0);
     let mut model = Model::new();
     for _ in 0..episode.before {
@@ -413,8 +399,8 @@ fn play(episode: Episode) -> Option<Run> {
         change.make(&mut worker);
         apply(&mut model, &change);
     }
-    let steps = if episode.is_tight { STEPS_TIGHT } else { STEPS };
-    let changes: Vec<Change> = (0..steps).map(|_| Change::any(rng, &episode)).collect();
+    let changes = (0..episode.steps()).map(|_| Change::any(rng, &episode));
+    let changes: Vec<Change> = changes.collect();
     let mut models = vec![model];
     for change in &changes {
         let mut next = models.last().expect("one").clone();
@@ -423,7 +409,12 @@ fn play(episode: Episode) -> Option<Run> {
     }
     let base = scene.all();
     let progress = shared_progress();
-    let mut work = || {
+    let mut work = |begin: &dyn Fn()| {
+        if worker.store.is_deep() {
+            // The queues are those of whoever made them, and not for a child to touch.
+            std::mem::forget(std::mem::replace(&mut worker.tolls, scene.rig.tolls(0)));
+        }
+        begin();
         for change in &changes {
             progress.begun.fetch_add(1, SeqCst);
             change.make(&mut worker);
@@ -433,26 +424,28 @@ fn play(episode: Episode) -> Option<Run> {
     // Once without looking, to know where to look.
     in_child(&mut work, None);
     let hot = scene.changed(&base);
-    let zero = Pages(
-        hot.iter()
-            .map(|&page| (page, Box::new([0; WORDS])))
-            .collect(),
-    );
-    scene.restore(&zero);
+    scene.wipe(&hot);
     scene.restore(&base);
     progress.begun.store(0, SeqCst);
     progress.done.store(0, SeqCst);
 
     let mut moments: Vec<Moment> = Vec::new();
+    let stages = segments_page(scene.bytes[IMAGE].len() / WORDS, episode.deep.is_some()).1 + 1;
     let mut each = || {
         let begun = progress.begun.load(SeqCst) as usize;
         let done = progress.done.load(SeqCst) as usize;
-        let is_known = moments
-            .last()
-            .is_some_and(|last| (last.begun, last.done) == (begun, done) && scene.is_as(&last.hot));
+        let is_known = moments.last().is_some_and(|last| {
+            (last.begun, last.done) == (begun, done) && scene.is_as(&last.hot, stages)
+        });
         if !is_known {
             let hot = scene.look(&hot);
-            moments.push(Moment { begun, done, hot });
+            let number = moments.len() as u32;
+            moments.push(Moment {
+                number,
+                begun,
+                done,
+                hot,
+            });
         }
     };
     let stepped = in_child(work, Some(&mut each));
@@ -465,6 +458,14 @@ fn play(episode: Episode) -> Option<Run> {
         models,
         changes,
     })
+}
+
+impl Run {
+    /// The page of its image that the table of segments is on.
+    fn segments(&self) -> Page {
+        let pages = self.image_len as usize / PAGE;
+        segments_page(pages, self.episode.deep.is_some())
+    }
 }
 
 /// Where copies are opened.
@@ -496,9 +497,17 @@ impl Copies {
 
     /// Lays down the bytes of a moment, as `plant` changes them.
     fn lay(&self, run: &Run, moment: &Moment, plant: Plant) {
-        let image = File::create(self.image()).expect("a file");
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let image = options.open(self.image()).expect("a file");
         image.set_len(run.image_len).expect("its length");
         let journal = run.episode.is_journaled.then(|| self.journal());
+        let deep = run.episode.deep.map(|len| {
+            let file = File::create(self.deep()).expect("a file");
+            file.set_len(PAGE as u64 + DEEP_BASE + len)
+                .expect("its length");
+            file
+        });
         if let Some(journal) = &journal {
             journal
                 .set_len((4 << 20) + PAGE as u64)
@@ -518,6 +527,10 @@ impl Copies {
                     let journal = journal.as_ref().expect("there is one");
                     journal.write_all_at(&bytes, at).expect("a page");
                 }
+                DEEP => {
+                    let deep = deep.as_ref().expect("there is one");
+                    deep.write_all_at(&bytes, at).expect("a page");
+                }
                 // The first page of a medium's file is its header.
                 _ if *page == 0 => {}
                 _ => {
@@ -526,20 +539,47 @@ impl Copies {
                 }
             }
         }
+        if let Some(deep) = deep.filter(|_| moment.number.is_multiple_of(2)) {
+            self.garble(run, &image, &deep);
+        }
+    }
+
+    /// Garbles what the deep device has of segments that are in their stages: a write that was
+    /// under way when the process was killed may have got anywhere.
+    fn garble(&self, run: &Run, image: &File, deep: &File) {
+        let at = (run.segments().1 * PAGE) as u64;
+        let fast = SIZE / SEGMENT;
+        for segment in 0..run.episode.deep.unwrap_or_default() / SEGMENT {
+            let mut stage = [0; 4];
+            let entry = at + 64 * (fast + segment);
+            image
+                .read_exact_at(&mut stage, entry + 36)
+                .expect("an entry");
+            if stage != [0; 4] {
+                let range = PAGE as u64 + DEEP_BASE + segment * SEGMENT;
+                let bytes = [0x5a; SEGMENT as usize];
+                deep.write_all_at(&bytes, range).expect("a segment");
+            }
+        }
+    }
+
+    fn deep(&self) -> PathBuf {
+        self.directory.path().join("deep")
     }
 
     fn open(&self, run: &Run) -> Rig {
-        let config = config(self.directory.path(), run.episode.is_journaled);
-        let rig = Rig::on(self.medium.clone(), config).expect("an image that can be used");
+        let config = config(self.directory.path(), &run.episode);
+        let rig = Rig::on_both(self.medium.clone(), Some(&self.deep()), config);
+        let rig = rig.expect("an image that can be used");
         assert_eq!(rig.store.beginning(), Some(&Beginning::Killed));
         replay(&rig);
         rig
     }
 
     /// The same after a power failure that has left the journal alone.
-    fn open_after_power_failure(&self) -> Rig {
+    fn open_after_power_failure(&self, run: &Run) -> Rig {
         std::fs::remove_file(self.image()).expect("the image");
-        let config = config(self.directory.path(), true);
+        let config = config(self.directory.path(), &run.episode);
         let rig = Rig::on(self.medium.clone(), config).expect("a journal that can be used");
         assert!(rig.store.is_to_replay());
         replay(&rig);
@@ -576,22 +616,30 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
     // Killed again, in the middle of it or after: the same is there, and it goes on.
     let rig = copies.open(run);
     let mut worker = rig.worker(0);
-    let again: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    let again: Vec<Option<Item>> = numbers(run, moment).map(|n| find(&mut worker, n)).collect();
     if again != seen {
         return Err("another time something else is there".to_owned());
     }
     sweep(&mut worker)?;
-    let items = seen.iter().flatten().count() as u64;
     let figures = rig.store.figures();
-    if figures.items != items {
-        return Err(format!(
-            "{items} items are found and {} counted",
-            figures.items
-        ));
+    let (found, counted) = (seen.iter().flatten().count(), figures.items as usize);
+    let is_right = match (run.episode.deep, run.episode.is_tight) {
+        (None, _) => counted == found,
+        (Some(_), true) => counted >= found,
+        (Some(_), false) => {
+            let (done, begun) = (&run.models[moment.done], &run.models[moment.begun]);
+            counted == done.len() || counted == begun.len()
+        }
+    };
+    if !is_right {
+        return Err(format!("{found} items are found and {counted} counted"));
     }
     let at_work = figures.segments.draining + figures.segments.limbo;
     if at_work != 0 {
         return Err(format!("{at_work} segments are left at work"));
+    }
+    if run.episode.deep.is_some() {
+        written(&mut worker, run, moment, &seen)?;
     }
     for number in [0, 1, run.episode.keys] {
         let value = value_of(&key(number), 77, 50);
@@ -604,15 +652,36 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
         return Ok(());
     }
     // The journal has what the image has, and what came after.
-    let has: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    let has: Vec<Option<Item>> = numbers(run, moment).map(|n| find(&mut worker, n)).collect();
     drop(worker);
     drop(rig);
-    let rig = copies.open_after_power_failure();
+    let rig = copies.open_after_power_failure(run);
     let mut worker = rig.worker(0);
-    let journal: Vec<Option<Item>> = numbers(run).map(|n| find(&mut worker, n)).collect();
+    let journal: Vec<Option<Item>> = numbers(run, moment).map(|n| find(&mut worker, n)).collect();
     match has == journal {
         true => Ok(()),
         false => Err("the journal has something else".to_owned()),
+    }
+}
+
+/// What waits to be written is written from its stage, and is then there as before.
+fn written(
+    worker: &mut Worker<'_>,
+    run: &Run,
+    moment: &Moment,
+    seen: &[Option<Item>],
+) -> Result<(), String> {
+    worker.write_back();
+    worker.enter();
+    let lane = &mut worker.tolls.lane(rig::TENANT);
+    worker.store.expire(&mut worker.writer, lane, worker.now);
+    let figures = worker.store.figures().deep.unwrap_or_default();
+    let again: Vec<Option<Item>> = numbers(run, moment).map(|n| find(worker, n)).collect();
+    match (figures.stages.0, figures.lost, again == seen) {
+        (0, 0, true) => Ok(()),
+        told => Err(format!(
+            "stages in use, items lost, all as before: {told:?}"
+        )),
     }
 }
 
@@ -631,10 +700,14 @@ fn passes(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> bool {
     std::panic::catch_unwind(checked).is_ok_and(|checked| checked.is_ok())
 }
 
-/// The keys that there are at some time, and some that there are not.
-fn numbers(run: &Run) -> impl Iterator<Item = u32> {
+/// The keys that there are at some time, and some that there are not. Where there is a deep device,
+/// which takes its time, those that nobody changes are looked at in turns.
+fn numbers(run: &Run, moment: &Moment) -> impl Iterator<Item = u32> {
     let changed = run.changes.iter().map(Change::number);
+    let turns = if run.episode.deep.is_some() { TURNS } else { 1 };
+    let turn = moment.number % turns;
     let first = run.models[0].keys().copied();
+    let first = first.filter(move |number| number % turns == turn);
     let all: BTreeSet<u32> = changed.chain(first).chain(0..10).collect();
     all.into_iter()
 }
@@ -647,7 +720,7 @@ fn compare(
 ) -> Result<Vec<Option<Item>>, String> {
     let (done, begun) = (&run.models[moment.done], &run.models[moment.begun]);
     let mut seen = Vec::new();
-    for number in numbers(run) {
+    for number in numbers(run, moment) {
         let found = find(worker, number);
         let is_right = found.as_ref() == done.get(&number) || found.as_ref() == begun.get(&number);
         let is_gone = run.episode.is_tight && found.is_none();
@@ -675,9 +748,23 @@ fn sweep(worker: &mut Worker<'_>) -> Result<(), String> {
 fn nothing(_: &Run, _: Page, _: &mut [u64; WORDS]) {}
 
 /// Pages of the image (docs/format.md, "Image of a tenant"), for a store of this shape.
-const SEGMENTS: Page = (IMAGE, 6);
-const CHUNKS: Page = (IMAGE, 7);
-const COUNTS: Page = (IMAGE, 8);
+const CHUNKS: Page = (IMAGE, 6);
+const COUNTS: Page = (IMAGE, 7);
+
+/// Where the table of segments is, in an image of so many pages: the last, but for the stages.
+fn segments_page(image_pages: usize, is_deep: bool) -> Page {
+    let stages = if is_deep {
+        STAGES * SEGMENT as usize
+    } else {
+        0
+    };
+    (IMAGE, image_pages - stages / PAGE - 1)
+}
+
+/// Stages of a store of this size.
+const STAGES: usize = 2;
+/// Where its range of a deep device begins.
+const DEEP_BASE: u64 = 64 << 10;
 
 /// Makes words as they were when the child began.
 fn forget(run: &Run, page: Page, words: &mut [u64; WORDS], which: std::ops::Range<usize>) {
@@ -712,7 +799,26 @@ const FORGOTTEN: [(&str, Plant); 5] = [
         }
     }),
     ("what a segment is in use for", |run, page, words| {
-        if page == SEGMENTS {
+        if page == run.segments() {
+            forget(run, page, words, 0..WORDS);
+        }
+    }),
+];
+
+/// The same for those that only a store with a deep device makes.
+const FORGOTTEN_DEEP: [(&str, Plant); 2] = [
+    ("the stage that a segment is in", |run, page, words| {
+        if page == run.segments() {
+            let mut was = *words;
+            forget(run, page, &mut was, 0..WORDS);
+            // The upper half of the fifth word of each entry.
+            for at in (4..WORDS).step_by(8) {
+                words[at] = words[at] & 0xffff_ffff | was[at] >> 32 << 32;
+            }
+        }
+    }),
+    ("what is in a stage", |run, page, words| {
+        if page.0 == IMAGE && page.1 > run.segments().1 {
             forget(run, page, words, 0..WORDS);
         }
     }),
@@ -732,6 +838,11 @@ fn episodes() -> Vec<Episode> {
         value_len_max,
         is_tight,
         is_journaled: false,
+        deep: None,
+    };
+    let deep_of = |episode, len| Episode {
+        deep: Some(len),
+        ..episode
     };
     let journaled = |episode: Episode| Episode {
         is_journaled: true,
@@ -753,10 +864,20 @@ fn episodes() -> Vec<Episode> {
         of(101, 4100, 1500, 2500, true),
         of(102, 6000, 2000, 1500, true),
     ];
+    // With room for all on both devices, and with a deep device that is full.
+    let both = [
+        deep_of(of(205, 4017, 3000, 1800, false), DEEP_MAX),
+        deep_of(of(208, 3501, 1500, 2500, true), DEEP_MIN),
+    ];
     let kept = [roomy[0], roomy[1], roomy[7]].map(journaled);
     match is_long() {
-        true => roomy.into_iter().chain(tight).chain(kept).collect(),
-        false => vec![roomy[0], roomy[3], tight[0], kept[0]],
+        true => roomy
+            .into_iter()
+            .chain(tight)
+            .chain(kept)
+            .chain(both)
+            .collect(),
+        false => vec![roomy[0], roomy[3], tight[0], kept[0], both[0]],
     }
 }
 
@@ -764,7 +885,7 @@ fn episodes() -> Vec<Episode> {
 fn whatever_the_instruction_nothing_acknowledged_is_lost() {
     let copies = Copies::new();
     let mut states = 0;
-    let mut planted = FORGOTTEN.to_vec();
+    let mut planted = [FORGOTTEN.to_vec(), FORGOTTEN_DEEP.to_vec()];
     for episode in episodes() {
         let Some(run) = play(episode) else {
             println!("skipped: this machine does not let a process trace its child");
@@ -774,8 +895,14 @@ fn whatever_the_instruction_nothing_acknowledged_is_lost() {
             let mut differ = run.moments.iter().filter(|one| differs(&run, one, plant));
             differ.any(|moment| !passes(&copies, &run, moment, plant))
         };
+        let planted = &mut planted[usize::from(episode.deep.is_some())];
         planted.retain(|(_, plant)| run.episode.is_tight || !finds(*plant));
-        for (at, moment) in run.moments.iter().enumerate() {
+        let stride = if episode.deep.is_some() && !is_long() {
+            9
+        } else {
+            1
+        };
+        for (at, moment) in run.moments.iter().enumerate().step_by(stride) {
             if let Err(wrong) = check(&copies, &run, moment, nothing) {
                 panic!(
                     "{episode:?}, moment {at} in change {}: {wrong}",
@@ -787,7 +914,8 @@ fn whatever_the_instruction_nothing_acknowledged_is_lost() {
         states += run.moments.len();
     }
     println!("{states} states");
-    let missed: Vec<&str> = planted.iter().map(|(what, _)| *what).collect();
+    let missed = planted.iter().flatten().map(|(what, _)| *what);
+    let missed: Vec<&str> = missed.collect();
     let may_miss = if is_long() { 0 } else { 1 };
     assert!(
         missed.len() <= may_miss,

@@ -14,8 +14,7 @@ const SIZE: u64 = 6 << 20;
 const PAGE: u64 = 4096;
 
 /// Where the parts of an image of [`SIZE`] with segments of 64 KiB begin (docs/format.md).
-const SEGMENTS_AT: u64 = PAGE + 5 * PAGE;
-const CHUNKS_AT: u64 = SEGMENTS_AT + (SIZE / (64 << 10) * 64).next_multiple_of(PAGE);
+const CHUNKS_AT: u64 = PAGE + 5 * PAGE;
 const COUNTS_AT: u64 = CHUNKS_AT + (SIZE / (16 << 10) * 24).next_multiple_of(PAGE);
 /// The buckets are large, and begin at a large page of the parts.
 const BUCKETS_AT: u64 = PAGE + (2 << 20);

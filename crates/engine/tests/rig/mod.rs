@@ -9,14 +9,15 @@ use nyx_engine::{
     WriteMode,
 };
 use nyx_gate::{CostTable, Device};
-use nyx_media::Mapped;
 use nyx_media::queue::{DeepFile, Through};
+use nyx_media::{Mapped, Media};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::nhc::{Bounds, Nhc};
 use nyx_proto::{Limits, Out, Parse, parse, reply};
 use nyx_store::{Eviction, Layout};
 use nyx_tier::Deep;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -114,17 +115,33 @@ impl Rig {
         tenants_max: usize,
     ) -> Rig {
         let len: u64 = tenants.iter().map(|tenant| tenant.size.0 + (2 << 20)).sum();
+        let memory = Mapped::anonymous(len + spare_bytes).expect("anonymous memory");
+        let dir = tempfile::tempdir().expect("a directory");
+        let ground = (Arc::new(memory) as Arc<dyn Media>, dir.path());
+        let rig = Rig::on(ground, tenants, policy, tenants_max);
+        Rig {
+            _dir: Some(dir),
+            ..rig
+        }
+    }
+
+    /// On memory that stays, and on a deep file in a directory that does, if a tenant has one.
+    pub(crate) fn on(
+        (media, dir): (Arc<dyn Media>, &Path),
+        tenants: Vec<TenantConfig>,
+        policy: Box<dyn Policy>,
+        tenants_max: usize,
+    ) -> Rig {
         let device = Device {
             name: "memory".into(),
-            media: Arc::new(Mapped::anonymous(len + spare_bytes).expect("anonymous memory")),
+            media,
             cost: CostTable::from_max_iops(&[OPS_PER_S; _], &[OPS_PER_S; _])
                 .with_latency_prices(&[1.0; _], &[WRITE_LATENCY_PRICE; _]),
         };
         let shares = tenants.iter().filter_map(|tenant| tenant.deep);
         let deep_len: u64 = shares.map(|share| share.size.0).sum();
         let deep = (deep_len > 0).then(|| {
-            let dir = tempfile::tempdir().expect("a directory");
-            let file = DeepFile::open(&dir.path().join("deep"), Some(deep_len)).expect("room");
+            let file = DeepFile::open(&dir.join("deep"), Some(deep_len)).expect("room");
             let deep = Deep::new(
                 "deep".into(),
                 file,
@@ -132,9 +149,8 @@ impl Rig {
                 Through::Auto,
                 None,
             );
-            (dir, Arc::new(deep))
+            Arc::new(deep)
         });
-        let (dir, deep) = deep.unzip();
         let engine = Engine::new(EngineConfig {
             devices: vec![Arc::new(device)],
             deep_devices: deep.clone().into_iter().collect(),
@@ -152,7 +168,7 @@ impl Rig {
             engine,
             clock,
             deep,
-            _dir: dir,
+            _dir: None,
         }
     }
 

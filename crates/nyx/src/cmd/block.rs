@@ -1,5 +1,6 @@
 //! `nyx block`: a raw image behind a cache, served as a block device over NBD.
 
+use crate::serving::once_free;
 use crate::{Exit, Failure};
 use nyx_base::{Bytes, Rng};
 use nyx_block::{
@@ -222,18 +223,9 @@ fn open(args: &Args) -> Result<(Server<MappedFast>, Image, Terms), Failure> {
     Ok((server, image, terms))
 }
 
-/// The image. Where a process was killed that had it, the kernel lets go of it when the last of its
-/// requests is done: that is waited for.
+/// The image.
 fn open_deep(path: &Path) -> Result<BlockFile, Failure> {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    const LOOK: Duration = Duration::from_millis(10);
-    let began = Instant::now();
-    loop {
-        match BlockFile::open(path) {
-            Err(MediaError::InUse { .. }) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK),
-            opened => return opened.map_err(|error| media(&error)),
-        }
-    }
+    once_free(|| BlockFile::open(path)).map_err(|error| media(&error))
 }
 
 /// Puts the cache before the image.

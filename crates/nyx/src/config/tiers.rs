@@ -263,7 +263,7 @@ impl Assembler {
     }
 
     fn check_tiers(&mut self, table: &Table, tenant: &Tenant, size: Bytes) {
-        self.refuse_durability(table, tenant);
+        self.refuse_sync(table, tenant);
         if tenant.layout == Layout::Inline {
             let message = "\"inline\" has keys beside values, and those of tiers lie in memory: \
                            choose \"split\"";
@@ -297,19 +297,14 @@ impl Assembler {
         }
     }
 
-    /// The one place that refuses a tenant that survives on two devices: an image has no stages
-    /// yet. Lifted when it has, with its test; nothing else in the configuration knows of it.
-    fn refuse_durability(&mut self, table: &Table, tenant: &Tenant) {
-        // A sync needs a durability.
-        if tenant.durability.is_some() || tenant.sync.is_some() {
-            let key = if tenant.durability.is_some() {
-                "durability"
-            } else {
-                "sync"
-            };
-            let message = "does not go together with tiers yet: what lies on the second device \
-                           would be lost at a restart";
-            self.wrong(table, key, message.to_string());
+    /// The one place that refuses a journal of a tenant on two devices: it would have to fetch what
+    /// it writes anew. Lifted when it does, with its test.
+    fn refuse_sync(&mut self, table: &Table, tenant: &Tenant) {
+        if tenant.sync.is_some() {
+            let message = "does not go together with tiers yet: a journal cannot read what lies \
+                           on the second device. Without it, durability = \"crash\" survives \
+                           kill -9";
+            self.wrong(table, "sync", message.to_string());
         }
     }
 }
@@ -476,13 +471,18 @@ tiers = [\"pm\", \"ssd\"]
     }
 
     #[test]
+    fn what_lies_on_both_devices_may_survive() {
+        let text = TWO.replacen("anon", "file", 1);
+        for durability in ["warm", "crash"] {
+            let config = loaded(&format!("{text}durability = \"{durability}\"\n")).config;
+            let tenant = &config.tenants[0];
+            assert!(tenant.durability.is_some() && tenant.deep.is_some());
+        }
+    }
+
+    #[test]
     fn what_cannot_be_deep_is_refused_where_it_is_written() {
         for (more, at, words) in [
-            (
-                "durability = \"warm\"",
-                "13:14: tenant.durability",
-                "yet: what lies on the second",
-            ),
             (
                 "layout = \"inline\"",
                 "13:10: tenant.layout",

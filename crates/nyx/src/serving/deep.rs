@@ -14,9 +14,26 @@ use nyx_media::model::block::BlockModel;
 use nyx_media::queue::{DeepFile, Emulation, Support, Through};
 use nyx_tier::{Deep, DeepProfile};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Seeds the spread of a model's latencies.
 const MODEL_SEED: u64 = 1;
+
+/// Opens a file of blocks. Where a process was killed that had it, the kernel lets go of it when
+/// the last of its requests is done: that is waited for.
+pub(crate) fn once_free<T>(
+    mut open: impl FnMut() -> Result<T, MediaError>,
+) -> Result<T, MediaError> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    const LOOK: Duration = Duration::from_millis(10);
+    let began = std::time::Instant::now();
+    loop {
+        match open() {
+            Err(MediaError::InUse { .. }) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK),
+            opened => return opened,
+        }
+    }
+}
 
 /// Opens a device of blocks.
 ///
@@ -24,7 +41,7 @@ const MODEL_SEED: u64 = 1;
 /// process, and where a file cannot be made; 69 where requests cannot be carried out as they are to
 /// be.
 pub(super) fn open(config: &DeepDevice) -> Result<Arc<Deep>, Failure> {
-    let opened = DeepFile::open(&config.path, Some(config.size.0));
+    let opened = once_free(|| DeepFile::open(&config.path, Some(config.size.0)));
     let file = opened.map_err(|error| failure(Exit::CantCreate, config, &error))?;
     check_way(config, &file)?;
     if !file.blocks().is_direct() {

@@ -15,6 +15,7 @@ pub mod plans;
 mod recent;
 mod tenants;
 
+pub(crate) use deep::once_free;
 pub use devices::{Opened, open_device};
 pub use recent::Did;
 
@@ -29,7 +30,7 @@ use nyx_media::{Image, Mapped, TscClock};
 use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
-use nyx_store::{Beginning, Replayed, forget_journal};
+use nyx_store::{Beginning, DeepLoss, Replayed, forget_journal};
 use recent::Recent;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -356,6 +357,19 @@ fn tell_beginnings<'a>(tenants: impl Iterator<Item = &'a Tenant>) {
                     "goes on with an index that was made anew: {why}"
                 );
             }
+        }
+        if let Some(DeepLoss {
+            why,
+            segments,
+            items,
+        }) = tenant.store().deep_loss()
+        {
+            tracing::warn!(
+                tenant = name,
+                segments,
+                items_at_most = items,
+                "what it had on its deep device is lost, and missed: {why}"
+            );
         }
     }
 }

@@ -60,6 +60,15 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Stops it in order, by a signal.
+    pub(crate) fn stop(&mut self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.expect("kill").success());
+        let status = self.child.wait().expect("a child of ours");
+        assert!(status.success(), "{status} after {signal}");
+    }
+
     pub(crate) fn kill(&mut self) {
         // SIGKILL.
         self.child.kill().expect("a child of ours");

@@ -2,14 +2,18 @@
 //!
 //! What it never does: look at the parts of an image.
 
-use crate::config::{Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError};
+use crate::config::{
+    DeepPart, Durability, Eviction, Keep, Layout, Purpose, StoreConfig, StoreError, WriteMode,
+};
 use crate::header::VALUE_LEN_LIMIT;
 use nyx_media::{Image, Left};
 use std::ops::Range;
 use std::path::Path;
 
 /// The layout of a tenant's image.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// Where the tenant's name begins.
+const NAME_AT: usize = 96;
 
 /// What an image says of the tenant that it was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +30,40 @@ pub struct About {
     pub hash_seed: u64,
     /// The id of the data file that its values are in.
     pub data_id: [u8; 16],
+    /// Where the values of its deep segments are; none where it has no deep device.
+    pub deep: Option<DeepRange>,
     /// The tenant's name.
     pub name: String,
 }
 
+/// A tenant's range of a deep device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeepRange {
+    /// The id of the device's file.
+    pub id: [u8; 16],
+    /// Where it begins, in bytes.
+    pub base: u64,
+    /// How long it is, in bytes.
+    pub len: u64,
+}
+
+impl DeepRange {
+    /// That of a tenant's part of a device.
+    pub(super) fn of(part: &DeepPart) -> DeepRange {
+        let &DeepPart { id, base, len, .. } = part;
+        DeepRange { id, base, len }
+    }
+
+    /// The first byte behind it.
+    pub fn end(&self) -> u64 {
+        self.base.saturating_add(self.len)
+    }
+}
+
 impl About {
+    /// The layout that this build writes and reads.
+    pub const FORMAT: u32 = FORMAT;
+
     pub(super) fn of(config: &StoreConfig, keep: &Keep) -> About {
         About {
             size: config.size,
@@ -39,6 +72,7 @@ impl About {
             segment_bytes: u64::from(config.segment_bytes),
             hash_seed: config.hash_seed,
             data_id: keep.data_id,
+            deep: config.deep.as_ref().map(DeepRange::of),
             name: keep.name.clone(),
         }
     }
@@ -57,28 +91,45 @@ impl About {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(self.data_id);
+        let none = DeepRange {
+            id: [0; 16],
+            base: 0,
+            len: 0,
+        };
+        let DeepRange { id, base, len } = self.deep.unwrap_or(none);
+        bytes.extend(base.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        bytes.extend(id);
+        assert_eq!(bytes.len(), NAME_AT);
         bytes.extend(self.name.as_bytes());
         bytes
     }
 
-    /// The format, and what follows in the one that this build knows.
-    fn read(bytes: &[u8]) -> Option<(u32, About)> {
+    /// What is said in the format that this build knows.
+    fn read(bytes: &[u8]) -> Option<About> {
         let word = |at: usize| {
             let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
             Some(u64::from_le_bytes(bytes))
         };
-        let first = word(0)?;
-        let name = bytes.get(64..64 + (first >> 32) as usize)?;
+        let id = |at: usize| bytes.get(at..at + 16)?.try_into().ok();
+        let name_len = (word(0)? >> 32) as usize;
+        let name = bytes.get(NAME_AT..NAME_AT + name_len)?;
+        let deep = DeepRange {
+            base: word(64)?,
+            len: word(72)?,
+            id: id(80)?,
+        };
         let about = About {
             size: word(8)?,
             medium_base: word(16)?,
             medium_len: word(24)?,
             segment_bytes: word(32)?,
             hash_seed: word(40)?,
-            data_id: bytes.get(48..64)?.try_into().ok()?,
+            data_id: id(48)?,
+            deep: (deep.len > 0).then_some(deep),
             name: String::from_utf8_lossy(name).into_owned(),
         };
-        Some((first as u32, about))
+        Some(about)
     }
 
     /// What an image says of its tenant.
@@ -87,13 +138,16 @@ impl About {
             path: image.path().to_owned(),
             reason,
         };
-        match About::read(image.about()) {
-            Some((FORMAT, about)) => Ok(about),
-            Some((other, _)) => Err(damaged(format!(
-                "it is of format {other}, and this build knows {FORMAT} only"
-            ))),
-            None => Err(damaged("it does not say what it is for".to_owned())),
+        let format = image.about().first_chunk::<4>().copied();
+        match format.map(u32::from_le_bytes) {
+            Some(FORMAT) => About::read(image.about()),
+            Some(other) => {
+                let reason = format!("it is of format {other}, and this build knows {FORMAT} only");
+                return Err(damaged(reason));
+            }
+            None => None,
         }
+        .ok_or_else(|| damaged("it does not say what it is for".to_owned()))
     }
 
     /// A store for one thread that goes on with the image at `path` for `purpose`, however it was
@@ -111,7 +165,14 @@ impl About {
             workers: 1,
             hash_seed: self.hash_seed,
             order: None,
-            deep: None,
+            deep: self.deep.map(|DeepRange { id, base, len }| DeepPart {
+                id,
+                base,
+                len,
+                item_len_min: 0,
+                day_bytes: None,
+                write: WriteMode::Back,
+            }),
             keep: Some(Keep {
                 path: path.to_owned(),
                 name: self.name.clone(),
@@ -169,15 +230,16 @@ impl About {
     }
 }
 
-/// The range of the medium that a tenant's image names; none where there is no image, or none of
-/// that data file.
-pub fn range_in_image(keep: &Keep) -> Option<Range<u64>> {
+/// The range of the medium that a tenant's image names, and that of a deep device; none where there
+/// is no image, or none of that data file.
+pub fn ranges_in_image(keep: &Keep) -> Option<(Range<u64>, Option<DeepRange>)> {
     let image = Image::open(&keep.path).ok()??;
-    let (_, about) = About::read(image.about())?;
+    let about = About::of_image(&image).ok()?;
     if about.data_id != keep.data_id {
         return None;
     }
-    Some(about.medium_base..about.medium_base.checked_add(about.medium_len)?)
+    let end = about.medium_base.checked_add(about.medium_len)?;
+    Some((about.medium_base..end, about.deep))
 }
 
 #[cfg(test)]
@@ -188,7 +250,7 @@ mod tests {
     fn another_format_is_refused_by_its_number() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("image");
-        let mut bytes = vec![0; 64];
+        let mut bytes = vec![0; NAME_AT];
         for (format, is_known) in [(FORMAT - 1, false), (FORMAT, true), (FORMAT + 1, false)] {
             bytes[..4].copy_from_slice(&format.to_le_bytes());
             let image = Image::create(&path, &bytes, 4096).expect("a new image");
@@ -201,5 +263,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Byte for byte, so that no edit changes the format unnoticed.
+    #[test]
+    fn what_is_said_is_the_documented_bytes() {
+        let mut about = About {
+            size: 1,
+            medium_base: 2,
+            medium_len: 3,
+            segment_bytes: 4,
+            hash_seed: 5,
+            data_id: [6; 16],
+            deep: Some(DeepRange {
+                id: [7; 16],
+                base: 8,
+                len: 9,
+            }),
+            name: "web".to_owned(),
+        };
+        let words = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let head = [words(&[3 << 32 | 3, 1, 2, 3, 4, 5]), vec![6; 16]].concat();
+        let golden = [&head[..], &words(&[8, 9]), &[7; 16], b"web"].concat();
+        assert_eq!(about.encode(), golden);
+        assert_eq!(About::read(&golden).as_ref(), Some(&about));
+        about.deep = None;
+        let golden = [&head[..], &[0; 32], b"web"].concat();
+        assert_eq!(about.encode(), golden);
+        assert_eq!(About::read(&golden[..golden.len() - 1]), None);
+        assert_eq!(About::read(&golden), Some(about));
     }
 }

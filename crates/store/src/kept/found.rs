@@ -5,7 +5,7 @@
 //!
 //! *Thread safety*: as `store`.
 
-use super::{Beginning, INTENTS, Kept, NOTES};
+use super::{Beginning, DeepLoss, INTENTS, Kept, NOTES};
 use crate::check::{self, Pieces};
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::config::StoreError;
@@ -41,6 +41,11 @@ impl Store {
     /// How a store that survives began; none where it does not survive.
     pub fn beginning(&self) -> Option<&Beginning> {
         self.kept.as_ref().map(|kept| kept.beginning())
+    }
+
+    /// What it does not go on with of its deep device; none where that is nothing.
+    pub fn deep_loss(&self) -> Option<&DeepLoss> {
+        self.kept.as_ref()?.deep_loss()
     }
 
     /// How far the sweep of what was found is; none where nothing was found.
@@ -80,11 +85,8 @@ impl Store {
                 return false;
             };
             let whole = self.is_value_whole(lane, place, &header, hash);
-            let segment = self.items.segment_of(place);
             match (whole, &self.items.chunks) {
-                (true, _) if self.items.segments.is_found(segment) => {
-                    kept.count_live(segment, self.items.footprint(&header).total());
-                }
+                (true, _) => self.count_found(kept, place, &header),
                 (false, Some(chunks)) => {
                     chunks.mark_dead(place);
                     kept.damaged.fetch_add(1, Relaxed);
@@ -98,6 +100,15 @@ impl Store {
             self.recount(kept);
         }
         more
+    }
+
+    /// Counts an item that the sweep saw in the index, in the segment that was found with it; those
+    /// of deep segments like others. Whatever else is alive because of this item is counted here.
+    fn count_found(&self, kept: &Kept, place: Place, header: &Header) {
+        let segment = self.items.segment_of(place);
+        if self.items.segments.is_found(segment) {
+            kept.count_live(segment, self.items.footprint(header).total());
+        }
     }
 
     /// Looks at some chains, and drops the items of which `is_whole` says that they are not.
@@ -139,11 +150,19 @@ impl Store {
         let head = self.head_at(place)?;
         let chunks = self.items.chunks.as_ref()?;
         let (chunk, offset) = chunks.chunk_of(place)?;
+        // An entry that nobody looked at leads to nothing younger: chains are looked at before
+        // anything is put into them. (It may be left of an item that was forgotten with its
+        // segment, whose chunk is in another use by now.)
+        let is_found = self.items.segments.is_found(self.items.segment_of(place));
         // What a walk over the segment would not come to is none: it would be left behind when the
         // segment is emptied.
-        let is_found = self.items.segments.is_found(self.items.segment_of(place));
         let is_met = offset < chunks.fill(chunk) && !head.is_dead;
-        (!is_found || is_met).then_some(head.hash.0)
+        let header = chunks.header(place);
+        if is_found && is_met && header.has_twin {
+            // What a twin's segment holds by now nobody knows; its record counts as dead.
+            chunks.set_twin(place, &header, None);
+        }
+        (is_found && is_met).then_some(head.hash.0)
     }
 
     /// The head at a place, if there is one that is sound, in a chunk that is in use.
@@ -274,6 +293,10 @@ impl Items {
         let end = offset as usize + header.record_len();
         let value = u64::from(header.value_offset) + u64::from(header.value_len);
         if end > CHUNK_BYTES as usize || value > u64::from(self.segment_bytes()) {
+            return None;
+        }
+        // Nothing that is empty goes deep, and to fetch it would be fatal.
+        if header.value_len == 0 && self.is_deep(chunks.segment_of(place)) {
             return None;
         }
         let checks = chunks.checks(place, &header)?;

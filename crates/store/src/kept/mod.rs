@@ -6,6 +6,9 @@
 //!
 //! * segments that were open, being filled or being emptied, are sealed; their chunks are those
 //!   whose entries name them and are younger than their use;
+//! * deep segments that have a stage wait to be written, the oldest first, whether that had begun
+//!   or not: what they hold is served from the stage, which is left when all of it is written.
+//!   Those of another deep device than the tenant's are forgotten (`deep`);
 //! * how far a chunk was filled that nobody closed is found by reading it, item by item;
 //! * a worker notes the item that it is about to take out of the index before it does: if that is
 //!   out, it is marked as dead, as the worker would have done. So is the last item of a chunk, if
@@ -21,12 +24,14 @@
 //! *Thread safety*: opening is done by one thread; the rest as `store`.
 
 mod about;
+mod deep;
 mod found;
 mod look;
 mod remake;
 
-pub use about::{About, range_in_image};
-pub use look::Health;
+pub use about::{About, DeepRange, ranges_in_image};
+pub use deep::DeepLoss;
+pub use look::{DeepHealth, Health};
 pub use remake::Remade;
 
 use crate::chunks::{Chunks, Entry};
@@ -73,6 +78,7 @@ pub(crate) struct Kept {
     /// The sweep has ended.
     recounted: AtomicBool,
     beginning: Beginning,
+    deep_loss: Option<DeepLoss>,
 }
 
 /// How a store that survives began.
@@ -105,12 +111,13 @@ pub(crate) struct Ground {
 /// Where the parts of an image are.
 struct Parts {
     control: u64,
-    segments: u64,
     entries: u64,
     counts: u64,
     buckets: u64,
     pool: u64,
     keys: u64,
+    segments: u64,
+    stages: u64,
     /// Bytes of the page and of the parts that are whole from the start.
     table_bytes: u64,
     end: u64,
@@ -159,11 +166,13 @@ impl Ground {
                 workers_max: WORKERS_MAX,
             });
         }
-        let parts = Parts::of(plan);
+        let depth = plan.space.depth;
+        let parts = Parts::of(plan, (depth.segments, depth.stages));
         let opened = match keep.purpose {
             Purpose::Look => Image::look(&keep.path)?,
             Purpose::Serve | Purpose::Repair => Image::open(&keep.path)?,
         };
+        let mut deep_loss = None;
         let (image, beginning) = match opened {
             None if keep.purpose != Purpose::Serve => {
                 return Err(StoreError::Damaged {
@@ -172,13 +181,14 @@ impl Ground {
                 });
             }
             None => (None, Beginning::New),
-            Some(image) => {
+            Some(mut image) => {
                 let about = About::of_image(&image)?;
                 match about.why_empty(&image, &keep) {
                     Some(why) => (None, Beginning::Empty(why)),
                     None => {
                         about.check(config, &keep)?;
                         config.hash_seed = about.hash_seed;
+                        deep_loss = Ground::change_deep(&mut image, &about, plan, config)?;
                         let killed = image.left() == Left::Killed;
                         let found = [Beginning::Stopped, Beginning::Killed];
                         (Some(image), found[usize::from(killed)].clone())
@@ -190,12 +200,13 @@ impl Ground {
             Some(image) => image,
             None => Image::create(&keep.path, &About::of(config, &keep).encode(), parts.end)?,
         };
-        parts.ground(plan, config, image, beginning)
+        parts.ground(plan, config, image, (beginning, deep_loss))
     }
 }
 
 impl Parts {
-    fn of(plan: &Plan) -> Parts {
+    /// With so many deep segments and stages, which are at the end.
+    fn of(plan: &Plan, (deep_segments, stages): (u32, u32)) -> Parts {
         let mut end = 0u64;
         let mut part = |bytes: u64| {
             let large = bytes >= LARGE_PAGE_BYTES;
@@ -207,21 +218,28 @@ impl Parts {
         let chunks = plan.chunk_count.unwrap_or_default();
         let tables = [
             8 * CONTROL_WORDS as u64,
-            Array::<Segment>::bytes(plan.segments as usize) as u64,
             Array::<Entry>::bytes(chunks as usize) as u64,
             HashGround::KEPT_BYTES,
         ];
-        let pages = tables.map(|bytes| bytes.next_multiple_of(PAGE_BYTES));
-        let [control, segments, entries, counts] = tables.map(&mut part);
+        let segments = (plan.segments + deep_segments) as usize;
+        let last = [
+            Array::<Segment>::bytes(segments) as u64,
+            Stages::bytes(stages, plan.segment_bytes) as u64,
+        ];
+        let all = tables.iter().chain(&last);
+        let pages = all.map(|bytes| bytes.next_multiple_of(PAGE_BYTES));
+        let table_bytes = PAGE_BYTES + pages.sum::<u64>();
+        let [control, entries, counts] = tables.map(&mut part);
         let parts = Parts {
             control,
-            segments,
             entries,
             counts,
-            table_bytes: PAGE_BYTES + pages.iter().sum::<u64>(),
+            table_bytes,
             buckets: part(plan.index.buckets_bytes()),
             pool: part(plan.index.buckets_bytes()),
             keys: part(Chunks::bytes(chunks) as u64),
+            segments: part(last[0]),
+            stages: part(last[1]),
             end: 0,
         };
         Parts { end, ..parts }
@@ -232,27 +250,24 @@ impl Parts {
         plan: &Plan,
         config: &StoreConfig,
         image: Image,
-        beginning: Beginning,
+        (beginning, deep_loss): (Beginning, Option<DeepLoss>),
     ) -> Result<Ground, StoreError> {
         let (chunks, found) = (plan.chunk_count.unwrap_or_default(), beginning.is_found());
         let control: Array<AtomicU64> = image.array(self.control, CONTROL_WORDS, false)?;
-        let segments: Array<Segment> = image.array(self.segments, plan.segments as usize, false)?;
+        let depth = plan.space.depth;
+        let all = (plan.segments + depth.segments) as usize;
+        let segments: Array<Segment> = image.array(self.segments, all, false)?;
         let entries: Array<Entry> = image.array(self.entries, chunks as usize, false)?;
         // A copy of an image may have holes that the image had not.
-        let room = |allocated: std::io::Result<()>| {
-            allocated.map_err(|source| MediaError::Allocate {
-                path: image.path().to_owned(),
-                len_bytes: self.buckets,
-                source,
-            })
-        };
+        let room = |allocated| self.allocated(&image, allocated);
         room(control.allocate(0, control.len()))?;
         room(segments.allocate(0, segments.len()))?;
         room(entries.allocate(0, entries.len()))?;
         let keys = image.region(self.keys, Chunks::bytes(chunks), plan.huge)?;
+        let stages = self.stages(plan, &image)?;
         let live = (0..segments.len()).map(|_| AtomicU64::new(0)).collect();
         let segments = Segments::over(segments, config.workers);
-        let deep = (plan.segments, None);
+        let deep = (plan.segments, stages);
         let items = Items::new(Some(Chunks::over(keys, entries)), segments, deep, config);
         let (index, beginning) = self.index(plan, &items, &image, beginning, config)?;
         // From here on it is one: what failed before left nothing behind. It is worth nothing yet
@@ -273,11 +288,33 @@ impl Parts {
             image,
             control,
             beginning,
+            deep_loss,
         };
         Ok(Ground {
             items,
             index,
             kept: Some(Box::new(kept)),
+        })
+    }
+
+    /// The stages, all of them allocated; none where there is no deep device.
+    fn stages(&self, plan: &Plan, image: &Image) -> Result<Option<Stages>, MediaError> {
+        let count = plan.space.depth.stages;
+        if count == 0 {
+            return Ok(None);
+        }
+        let bytes = Stages::bytes(count, plan.segment_bytes);
+        let region = image.region(self.stages, bytes, plan.huge)?;
+        self.allocated(image, region.allocate(0, bytes))?;
+        Ok(Some(Stages::over(region, count, plan.segment_bytes)))
+    }
+
+    /// Whether the disk had room for the tables.
+    fn allocated(&self, image: &Image, allocated: std::io::Result<()>) -> Result<(), MediaError> {
+        allocated.map_err(|source| MediaError::Allocate {
+            path: image.path().to_owned(),
+            len_bytes: self.table_bytes,
+            source,
         })
     }
 
@@ -320,6 +357,10 @@ impl Parts {
 impl Kept {
     pub(crate) fn beginning(&self) -> &Beginning {
         &self.beginning
+    }
+
+    pub(crate) fn deep_loss(&self) -> Option<&DeepLoss> {
+        self.deep_loss.as_ref()
     }
 
     /// Notes the item that a worker is about to take out of the index.

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod journaled;
+pub(crate) mod stepped;
 pub(crate) mod surviving;
 
 use nyx_base::{CachePadded, Clock, Instant, TenantId, UnixSeconds, WorkerId};
@@ -18,6 +19,7 @@ use nyx_store::{
     StoreError, WriteMode, Writer,
 };
 use nyx_tier::{Bounds, Deep, Hand, Lane, Nhc, Pair, Tolls};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The one tenant.
@@ -78,6 +80,7 @@ pub(crate) fn small(size: u64) -> StoreConfig {
 pub(crate) fn deep(size: u64, len: u64) -> StoreConfig {
     StoreConfig {
         deep: Some(DeepPart {
+            id: [0; 16],
             base: 64 << 10,
             len,
             item_len_min: 0,
@@ -95,8 +98,22 @@ impl Rig {
         Rig::on(media, config).expect("a good configuration")
     }
 
-    /// A store on a medium that there is.
+    /// A store on a medium that there is, and on a deep device of its own where it has one.
     pub(crate) fn on(media: Arc<dyn Media>, config: StoreConfig) -> Result<Rig, StoreError> {
+        let dir = config
+            .deep
+            .map(|_| tempfile::tempdir().expect("a directory"));
+        let path = dir.as_ref().map(|dir| dir.path().join("deep"));
+        let rig = Rig::on_both(media, path.as_deref(), config)?;
+        Ok(Rig { _dir: dir, ..rig })
+    }
+
+    /// A store on a medium that there is, and on a deep file that is there or is made.
+    pub(crate) fn on_both(
+        media: Arc<dyn Media>,
+        deep: Option<&Path>,
+        mut config: StoreConfig,
+    ) -> Result<Rig, StoreError> {
         let eras = Arc::new(Eras::new(config.workers));
         let rates = [1e6; STEPS];
         let cost = CostTable::from_max_iops(&rates, &rates);
@@ -105,15 +122,15 @@ impl Rig {
             media,
             cost,
         });
-        let dir = config.deep.map(|part| {
-            let dir = tempfile::tempdir().expect("a directory");
+        let deep = config.deep.as_mut().map(|part| {
             let len = part.base + part.len;
-            let file = DeepFile::open(&dir.path().join("deep"), Some(len)).expect("room");
+            let path = deep.expect("it has a deep device");
+            let file = DeepFile::open(path, Some(len)).expect("room");
+            part.id = file.id();
             let cost = device.cost.clone();
             let deep = Deep::new("deep".to_owned(), file, cost, Through::Auto, None);
-            (dir, Arc::new(deep))
+            Arc::new(deep)
         });
-        let (dir, deep): (_, Option<Arc<Deep>>) = dir.unzip();
         let workers = config.workers;
         let pair = deep.as_ref().map(|deep| {
             let rule = (Nhc::Classic, Bounds::default());
@@ -126,7 +143,7 @@ impl Rig {
             device,
             deep,
             pair,
-            _dir: dir,
+            _dir: None,
         })
     }
 
@@ -142,6 +159,20 @@ impl Rig {
 
     /// Worker `id`, within an era.
     pub(crate) fn worker(&self, id: u16) -> Worker<'_> {
+        let tolls = self.tolls(id);
+        self.eras.enter(WorkerId(id));
+        let writer = self.store.writer(WorkerId(id));
+        Worker {
+            store: &self.store,
+            eras: &self.eras,
+            tolls,
+            writer,
+            now: START,
+        }
+    }
+
+    /// Its ways to the devices.
+    pub(crate) fn tolls(&self, id: u16) -> Tolls {
         let mut tolls = Tolls::new(WorkerId(id), Arc::new(Still));
         let account = Arc::new(CachePadded(Account::default()));
         tolls.open(
@@ -155,15 +186,7 @@ impl Rig {
             let (account, budget) = (Arc::default(), Arc::new(Budget::unlimited()));
             tolls.open_deep(TENANT, pair, account, budget);
         }
-        self.eras.enter(WorkerId(id));
-        let writer = self.store.writer(WorkerId(id));
-        Worker {
-            store: &self.store,
-            eras: &self.eras,
-            tolls,
-            writer,
-            now: START,
-        }
+        tolls
     }
 }
 

@@ -4,23 +4,24 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
-use crate::rig::{Rig, TENANT, Worker, small, value_of};
+use crate::rig::{Rig, TENANT, Worker, deep, small, value_of};
 use nyx_base::UnixSeconds;
 use nyx_media::Media;
 use nyx_media::mapped::Mapped;
 use nyx_store::{
     Beginning, Condition, DeleteOutcome, Durability, Keep, Purpose, Put, PutOutcome, Side,
-    StoreConfig,
+    StoreConfig, StoreError,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A medium that stays and a place for an image.
+/// A medium that stays and a place for an image, and for a deep file where there is one.
 pub(crate) struct Ground {
     pub(crate) media: Arc<dyn Media>,
     directory: tempfile::TempDir,
     size: u64,
+    deep_len: Option<u64>,
 }
 
 impl Ground {
@@ -29,7 +30,20 @@ impl Ground {
             media: Arc::new(Mapped::anonymous(size).expect("memory")),
             directory: tempfile::tempdir().expect("a temporary directory"),
             size,
+            deep_len: None,
         }
+    }
+
+    /// One with so many bytes of a deep device.
+    pub(crate) fn two(size: u64, deep_len: u64) -> Ground {
+        Ground {
+            deep_len: Some(deep_len),
+            ..Ground::new(size)
+        }
+    }
+
+    pub(crate) fn deep_path(&self) -> PathBuf {
+        self.directory.path().join("deep")
     }
 
     pub(crate) fn image(&self) -> PathBuf {
@@ -46,12 +60,19 @@ impl Ground {
                 purpose: Purpose::Serve,
                 journal: None,
             }),
-            ..small(self.size)
+            ..self
+                .deep_len
+                .map_or_else(|| small(self.size), |len| deep(self.size, len))
         }
     }
 
     pub(crate) fn open(&self, config: StoreConfig) -> Rig {
-        Rig::on(self.media.clone(), config).expect("a good configuration and image")
+        self.try_open(config)
+            .expect("a good configuration and image")
+    }
+
+    pub(crate) fn try_open(&self, config: StoreConfig) -> Result<Rig, StoreError> {
+        Rig::on_both(self.media.clone(), Some(&self.deep_path()), config)
     }
 
     pub(crate) fn go_on(&self, durability: Durability) -> Rig {
@@ -59,7 +80,7 @@ impl Ground {
     }
 
     pub(crate) fn refusal(&self, config: StoreConfig) -> String {
-        let refused = Rig::on(self.media.clone(), config).err();
+        let refused = self.try_open(config).err();
         refused.expect("the image does not fit").to_string()
     }
 }

@@ -11,7 +11,7 @@ use nyx_gate::cost::STEPS;
 use nyx_gate::{Account, Budget, CostTable, Device};
 use nyx_media::mapped::uuid;
 use nyx_media::{Image, Left, Mapped, Media, MediaError, TscClock};
-use nyx_store::{About, Beginning, Eras, Health, Purpose, Store, StoreError};
+use nyx_store::{About, Beginning, DeepHealth, Eras, Health, Purpose, Store, StoreError};
 use nyx_tier::Tolls;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,8 @@ pub(super) fn inspect(args: &Args) -> Result<Report, Failure> {
 }
 
 fn tell_image(report: &mut Report, image: &Image, about: &About) {
-    report.text_fact("format", format!("image {}, tenant 1", Image::VERSION));
+    let (image_format, format) = (Image::VERSION, About::FORMAT);
+    report.text_fact("format", format!("image {image_format}, tenant {format}"));
     report.text_fact("id", uuid(&image.id()));
     report.made(image.created_unix_s());
     let left = match image.left() {
@@ -76,6 +77,12 @@ fn tell_values(report: &mut Report, about: &About, data: Option<&Mapped>) {
     };
     let value = json!({ "data_id": id, "from": from, "to": to, "read": data.is_some() });
     report.fact("values", text, value);
+    if let Some(deep) = &about.deep {
+        let (from, to, id) = (deep.base, deep.end(), uuid(&deep.id));
+        let text = format!("bytes {from} to {to} of the deep file {id}: not read");
+        let value = json!({ "deep_id": id, "from": from, "to": to, "read": false });
+        report.fact("deep values", text, value);
+    }
 }
 
 fn tell_health(report: &mut Report, store: &Store, health: &Health, left: Left) {
@@ -89,6 +96,7 @@ fn tell_health(report: &mut Report, store: &Store, health: &Health, left: Left) 
         damaged,
         unreachable,
         segments: (used, all),
+        deep,
         image_bytes,
     } = *health;
     let text = format!("{items}, of which {endless} never expire and {ended} have ended");
@@ -99,6 +107,9 @@ fn tell_health(report: &mut Report, store: &Store, health: &Health, left: Left) 
     report.fact("values in all", values, json!(value_bytes));
     let segments = format!("{used} of {all} hold items");
     report.fact("segments", segments, json!({ "used": used, "all": all }));
+    if let Some(deep) = deep {
+        tell_deep(report, &deep);
+    }
     let on_disk = Bytes(image_bytes).to_string();
     report.fact("on disk", on_disk, json!(image_bytes));
     if let Some(Beginning::Remade { why, from }) = store.beginning() {
@@ -125,6 +136,22 @@ fn tell_health(report: &mut Report, store: &Store, health: &Health, left: Left) 
             "{unreachable} items that no entry of the index leads to: --repair brings them back"
         ));
     }
+}
+
+fn tell_deep(report: &mut Report, deep: &DeepHealth) {
+    let DeepHealth {
+        segments: (used, all),
+        stages: (staged, stages),
+        items,
+        value_bytes,
+    } = *deep;
+    let text = format!("{used} of {all} hold items, {staged} of them in one of {stages} stages");
+    let value = json!({ "used": used, "all": all, "staged": staged, "stages": stages });
+    report.fact("deep segments", text, value);
+    let bytes = Bytes(value_bytes);
+    let text = format!("{items} of {bytes}, which were not looked at");
+    let value = json!({ "all": items, "value_bytes": value_bytes, "looked_at": 0 });
+    report.fact("items on the deep device", text, value);
 }
 
 /// Opens the store in the image and looks at all of it.
