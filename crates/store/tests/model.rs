@@ -229,8 +229,10 @@ impl Check<'_, '_> {
             cas,
             "a unique that was handed out changed"
         );
-        store.promote(&self.w.writer, lane, &item, now);
+        // Making room for an item that comes back may have that very item go.
         (known.cas, known.evictions) = (Some(cas), self.evictions());
+        let lane = &mut self.w.tolls.lane(TENANT);
+        store.promote(&self.w.writer, lane, &item, now);
         self.model.insert(key, known);
     }
 
