@@ -554,11 +554,16 @@ impl Engine {
     pub fn close(&self) -> Result<(), EngineError> {
         // All of them, whatever becomes of one.
         let closed = self.tenants.iter().map(|tenant| {
-            let closed = tenant.sync_deep().and_then(|()| tenant.store.close());
-            closed.map_err(|source| EngineError::Store {
-                tenant: tenant.name().to_owned(),
-                source,
-            })
+            // What the deep device has lost then is missed, and all else is there.
+            let synced = tenant.sync_deep();
+            tenant
+                .store
+                .close()
+                .and(synced)
+                .map_err(|source| EngineError::Store {
+                    tenant: tenant.name().to_owned(),
+                    source,
+                })
         });
         closed.fold(Ok(()), Result::and)
     }

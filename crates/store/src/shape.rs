@@ -60,6 +60,11 @@ pub(crate) struct Plan {
 }
 
 impl StoreConfig {
+    /// Whether a store can be made of this, as far as that can be told without a look at any file.
+    pub fn check(&self) -> Result<(), StoreError> {
+        plan(self).map(drop)
+    }
+
     /// The segment size for a budget of `size` bytes and values of up to `item_len_max` bytes: 1
     /// MiB where that makes 64 segments or more, else less, but never less than the
     /// longest value.
@@ -102,7 +107,7 @@ fn depth(config: &StoreConfig) -> Result<DepthShape, StoreError> {
     }
     let keep = config.keep.as_ref();
     if keep.is_some_and(|keep| keep.journal.is_some()) {
-        let why = "survives no power failure yet (sync)";
+        let why = "has no journal yet: leave out sync, or the deep device";
         return Err(StoreError::CannotBeDeep(why));
     }
     let (len, needed) = (part.len, DEEP_SEGMENTS_MIN * segment);

@@ -11,8 +11,8 @@ use nyx_media::Front;
 use nyx_media::queue::DeepFile;
 use nyx_media::{Media, Via};
 use nyx_store::{
-    Beginning, Condition, DeepFigures, DeepPart, DeleteOutcome, Durability, Presence, Purpose, Put,
-    PutOutcome, Side, StoreConfig, TouchOutcome,
+    Beginning, Condition, DeepFigures, DeepPart, DeleteOutcome, Durability, Eviction, Journaling,
+    Presence, Purpose, Put, PutOutcome, Side, StoreConfig, SyncMode, TouchOutcome,
 };
 use rig::surviving::{Ground, begins, damage, key, sweep, used_lines};
 use rig::{Rig, TENANT, Worker, value_of};
@@ -423,6 +423,127 @@ fn without_a_deep_device_and_with_its_first_fast_items_stay() {
     changes(&mut w, &mut model, &mut fastrand::Rng::with_seed(3), 3000);
     assert!(deep_figures(&rig).demotions > 300);
     compare(&mut w, &model, true);
+}
+
+/// The keys in the last chunk of a deep segment that the image of a store of `size` bytes has, in
+/// their order: what the next chunk is that a store takes when it has forgotten them.
+fn keys_of_last_chunk(image: &Path, size: u64, deep_len: u64) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(image).expect("the image");
+    let word = |at: u64| {
+        let bytes = &bytes[at as usize..][..4];
+        u32::from_le_bytes(bytes.try_into().expect("4 bytes"))
+    };
+    let entry = |chunk: u64| 6 * PAGE + 24 * chunk;
+    let is_deep = |&chunk: &u64| u64::from(word(entry(chunk) + 8)) >= size / SEGMENT;
+    let last = (0..size / CHUNK).rev().find(is_deep).expect("one is deep");
+    let mut at = table_at(image, size, deep_len) - PAGE - size + last * CHUNK;
+    let mut keys = Vec::new();
+    // Keys of one length, without flags, end and CAS unique.
+    while word(at + 4) >> 24 == 10 {
+        keys.push(bytes[at as usize + 12..][..10].to_vec());
+        at += 32;
+    }
+    keys
+}
+
+const CHUNK: u64 = 16 << 10;
+
+/// Entries of the index that lead to what was forgotten are not taken for what lies there since.
+#[test]
+fn what_is_stored_where_it_lay_before_stays() {
+    let (size, deep_len) = (2 * MIB, 8 * MIB);
+    let ground = Ground::two(size, deep_len);
+    let config = || StoreConfig {
+        eviction: Eviction::Fifo,
+        ..ground.config(Durability::Crash)
+    };
+    let rig = ground.open(config());
+    let mut w = rig.worker(0);
+    for number in 0..8000 {
+        w.enter();
+        w.store(&key(number), &value_of(&key(number), 1, 300));
+        w.write_back();
+    }
+    drop(w);
+    drop(rig);
+    let keys = keys_of_last_chunk(&ground.image(), size, deep_len);
+    assert!(keys.len() > 50, "{}", keys.len());
+    let rig = ground.open(StoreConfig {
+        deep: None,
+        ..config()
+    });
+    let mut w = rig.worker(0);
+    for key in &keys {
+        w.store(key, &value_of(key, 2, 300));
+        assert!(look(&mut w, key) == Some(value_of(key, 2, 300)));
+    }
+    sweep(&mut w);
+    for key in &keys {
+        assert!(look(&mut w, key) == Some(value_of(key, 2, 300)));
+    }
+    // Nor when the index is made anew from what is not marked as dead.
+    drop(w);
+    drop(rig);
+    let image = nyx_media::Image::look(&ground.image()).expect("an image");
+    let about = nyx_store::About::of_image(&image.expect("it was begun")).expect("a tenant's");
+    let rig = ground.open(about.store(&ground.image(), Purpose::Repair));
+    let mut w = rig.worker(0);
+    for key in &keys {
+        assert!(look(&mut w, key) == Some(value_of(key, 2, 300)));
+    }
+}
+
+/// The entries of deep segments become zero before the image says that it has another device.
+#[test]
+fn a_kill_while_the_deep_device_changes_leaves_what_is_fast() {
+    let (size, deep_len) = (4 * MIB, 16 * MIB);
+    let ground = Ground::two(size, deep_len);
+    let model = left(&ground);
+    let entries = table_at(&ground.image(), size, deep_len) + 64 * size / SEGMENT;
+    let image = opened(&ground.image());
+    let half = vec![0; (64 * deep_len / SEGMENT / 2) as usize];
+    let len = std::fs::metadata(ground.image())
+        .expect("it is there")
+        .len();
+    image.write_all_at(&half, entries).expect("a disk");
+    image.set_len(len + 3 * MIB).expect("a disk");
+    let rig = ground.go_on(Durability::Crash);
+    assert_eq!(rig.store.deep_loss(), None, "it has the device that it had");
+    let mut w = rig.worker(0);
+    let there = compare(&mut w, &model, false);
+    assert!(there > 100 && there < model.len(), "{there}");
+    let mut model = model;
+    model.retain(|&number, _| look(&mut w, &key(number)).is_some());
+    changes(&mut w, &mut model, &mut fastrand::Rng::with_seed(4), 2000);
+    let all = evictions(&rig) == 0;
+    compare(&mut w, &model, all);
+}
+
+#[test]
+fn a_journal_is_refused_before_anything_is_touched() {
+    let ground = Ground::two(4 * MIB, 16 * MIB);
+    let mut config = ground.config(Durability::Crash);
+    assert!(config.check().is_ok());
+    let keep = config.keep.as_mut().expect("it survives");
+    let dir = ground.image().with_file_name("journal");
+    keep.journal = Some(Journaling {
+        dir: dir.clone(),
+        name: keep.name.clone(),
+        sync: SyncMode::Each,
+        file_bytes: None,
+    });
+    let told = config
+        .check()
+        .expect_err("it has a deep device")
+        .to_string();
+    assert_eq!(
+        told,
+        "a tenant with a deep device has no journal yet: leave out sync, or the deep device"
+    );
+    assert_eq!(ground.refusal(config.clone()), told);
+    assert!(!ground.image().exists() && !dir.exists());
+    config.deep = None;
+    assert!(config.check().is_ok());
 }
 
 #[test]

@@ -5,11 +5,12 @@ mod rig;
 
 use nyx_base::{Instant, UnixSeconds};
 use nyx_store::{
-    Condition, DeepPart, DeleteOutcome, Eviction, Layout, Presence, Put, PutOutcome, Side,
-    StoreConfig, TouchOutcome, Value, WriteMode,
+    Condition, DeepPart, DeleteOutcome, Durability, Eviction, Layout, Presence, Put, PutOutcome,
+    Side, StoreConfig, TouchOutcome, Value, WriteMode,
 };
 use nyx_tier::Nhc;
 use proptest::prelude::*;
+use rig::surviving::{Ground, begins, sweep};
 use rig::{Rig, START, TENANT, Worker, deep, small, value_of};
 use std::collections::BTreeMap;
 
@@ -106,6 +107,8 @@ struct Check<'r, 'w> {
     model: BTreeMap<u16, Known>,
     version: u64,
     flush_at: Option<UnixSeconds>,
+    /// What was evicted before the store was opened for the last time.
+    evicted: u64,
 }
 
 fn name(key: u16) -> Vec<u8> {
@@ -114,7 +117,7 @@ fn name(key: u16) -> Vec<u8> {
 }
 
 impl Check<'_, '_> {
-    fn end(&self, ttl: Option<u32>) -> UnixSeconds {
+    fn end_of(&self, ttl: Option<u32>) -> UnixSeconds {
         ttl.map_or(UnixSeconds::NEVER, |ttl| UnixSeconds(self.w.now.0 + ttl))
     }
 
@@ -238,7 +241,7 @@ impl Check<'_, '_> {
 
     fn evictions(&self) -> u64 {
         let figures = self.w.store.figures();
-        figures.evictions + figures.deep.map_or(0, |deep| deep.evictions)
+        self.evicted + figures.evictions + figures.deep.map_or(0, |deep| deep.evictions)
     }
 
     /// A miss is right where the model has nothing, and allowed where something was evicted since.
@@ -261,7 +264,7 @@ impl Check<'_, '_> {
                 ttl,
                 flags,
             } => {
-                let expiry = self.end(ttl);
+                let expiry = self.end_of(ttl);
                 self.put(key, len, |put| (put.flags, put.expiry) = (flags, expiry));
             }
             Command::Add { key, len } => {
@@ -305,8 +308,17 @@ impl Check<'_, '_> {
         self.w.enter();
     }
 
+    /// Looks at all keys.
+    fn end(&mut self) {
+        for key in 0..400 {
+            self.step(Command::Get { key });
+        }
+        let figures = self.w.store.figures();
+        assert!(figures.items <= 400, "{} items of 400 keys", figures.items);
+    }
+
     fn touch(&mut self, key: u16, ttl: Option<u32>) {
-        let (known, name, expiry) = (self.known(key), name(key), self.end(ttl));
+        let (known, name, expiry) = (self.known(key), name(key), self.end_of(ttl));
         let hash = self.w.hash(&name);
         let lane = &mut self.w.tolls.lane(TENANT);
         let touched = self
@@ -357,15 +369,56 @@ fn play(rig: &Rig, commands: Vec<Command>) {
         model,
         version,
         flush_at: None,
+        evicted: 0,
     };
     for command in commands {
         check.step(command);
     }
-    for key in 0..400 {
-        check.step(Command::Get { key });
+    check.end();
+}
+
+/// The same with a store that survives: it is left and opened again after each of some runs, closed
+/// or not, and looked through or not.
+fn run_and_restart(ground: &Ground, eviction: Eviction, runs: Vec<(Vec<Command>, bool, bool)>) {
+    let (mut model, mut version, mut flush_at) = (BTreeMap::new(), 0, None);
+    let (mut now, mut evicted, last) = (START, 0, runs.len() - 1);
+    for (at, (commands, is_closed, is_swept)) in runs.into_iter().enumerate() {
+        let rig = ground.open(StoreConfig {
+            eviction,
+            ..ground.config(Durability::Crash)
+        });
+        assert_eq!(begins(&rig).is_found(), at > 0);
+        let mut worker = rig.worker(0);
+        worker.now = now;
+        if is_swept {
+            sweep(&mut worker);
+        }
+        let mut check = Check {
+            w: &mut worker,
+            model,
+            version,
+            flush_at,
+            evicted,
+        };
+        for command in commands {
+            check.step(command);
+        }
+        if at == last {
+            sweep(check.w);
+            check.end();
+            return;
+        }
+        evicted = check.evictions();
+        (model, version, flush_at, now) = (check.model, check.version, check.flush_at, worker.now);
+        if is_closed {
+            rig.store.close().expect("a disk");
+        }
     }
-    let figures = check.w.store.figures();
-    assert!(figures.items <= 400, "{} items of 400 keys", figures.items);
+}
+
+/// Runs of commands, after each of which the store is closed or not, and opened again.
+fn runs() -> impl Strategy<Value = Vec<(Vec<Command>, bool, bool)>> {
+    prop::collection::vec((commands(), any::<bool>(), any::<bool>()), 2..4)
 }
 
 fn config() -> ProptestConfig {
@@ -411,5 +464,10 @@ proptest! {
             share => Nhc::Split(f64::from(share - 1) / 2.0),
         };
         play(&rig.ruled(nhc), commands);
+    }
+
+    #[test]
+    fn finds_what_is_right_after_restarts_on_two_devices(policy in 0usize..5, runs in runs()) {
+        run_and_restart(&Ground::two(SIZE, 1 << 20), Eviction::ALL[policy], runs);
     }
 }
