@@ -127,11 +127,18 @@ impl Cx<'_, '_> {
     fn reach_either(&mut self, item: &mut Item<'_>) -> Reach {
         let (worker, now) = (self.writer.worker(), self.now.mono);
         match self.store.fetch(worker, &mut self.lane, item, now) {
-            Presence::Here if item.is_deep() => Reach::Here,
-            Presence::Here => match self.turn() {
-                Step::Done => Reach::Here,
-                step => Reach::Not(step),
-            },
+            Presence::Here => {
+                // What has landed was paid for when it was asked for.
+                let step = match item.is_deep() {
+                    true => Step::Done,
+                    false => self.turn(),
+                };
+                if step != Step::Done {
+                    return Reach::Not(step);
+                }
+                self.store.answered(&self.lane, item);
+                Reach::Here
+            }
             Presence::Lost => Reach::Lost,
             Presence::Away(away) => Reach::Not(Step::Away(away)),
             Presence::Closed(gate) => Reach::Not(self.pass(gate)),

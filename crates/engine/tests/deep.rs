@@ -184,6 +184,8 @@ fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
         let key = format!("key{number:03}");
         set(&mut rig, &mut session, &key, &value(number));
     }
+    // Nothing that is shorter than what may go deep gets a twin.
+    set(&mut rig, &mut session, "empty", "");
     let mut read_all = |waiting: u32| {
         let before = reads(&rig);
         for number in 0..100 {
@@ -193,6 +195,8 @@ fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
             let head = format!("VALUE key{number:03} 7 1000\r\n");
             let block = format!("{head}{}\r\nEND\r\n", value(number));
             assert_eq!(answer, block);
+            let answer = waits(&mut rig, &mut session, "get empty\r\n").1;
+            assert_eq!(answer, "VALUE empty 7 0\r\n\r\nEND\r\n");
         }
         rig.clock.advance(Nanos::from_millis(10));
         let now = rig.now();
@@ -211,7 +215,7 @@ fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
     let told: Vec<(u64, u64)> = (0..10).map(|_| read_all(1_000_000_000)).collect();
     // What was fetched once is there for a while: with so few keys it is fetched once.
     let deep: u64 = told.iter().map(|(_, deep)| deep).sum();
-    assert!(told[9].0 > 50 && deep > 30, "{told:?}");
+    assert!((51..=100).contains(&told[9].0) && deep > 30, "{told:?}");
     assert!(
         read_all(0).1 <= 5,
         "from the fast device, but for what is tried out"

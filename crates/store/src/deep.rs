@@ -16,7 +16,7 @@ use crate::writer::{Writer, Writing};
 use nyx_base::{Instant, UnixSeconds, WorkerId};
 use nyx_gate::Gate;
 use nyx_index::Place;
-use nyx_tier::{Landing, Lane, Looked, Side};
+use nyx_tier::{Landing, Lane, Looked, Side, Wait};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A segment that could not be written so often goes back to the fast device.
@@ -46,15 +46,17 @@ impl Store {
             header: item.header,
         };
         let what = (KeyHash(item.hash), found);
-        let presence = match item.spot {
+        match item.spot {
             Spot::Deep(_) => self.fetch_found(worker, lane, what, &mut item.spot, Some(now)),
             Spot::Fast(_) if item.header.has_twin => self.choose(worker, lane, item, now),
-            _ => return Presence::Here,
-        };
-        if presence == Presence::Here {
-            lane.looked(item.header.has_twin);
+            _ => Presence::Here,
         }
-        presence
+    }
+
+    /// Tells the controller that a client's read found its item, and where: when it is answered.
+    #[inline]
+    pub fn answered(&self, lane: &Lane<'_>, item: &Item<'_>) {
+        lane.looked(item.header.has_twin);
     }
 
     /// Where an item of the fast device is read from: from there, or from its twin, where it has
@@ -69,7 +71,8 @@ impl Store {
         let len = item.value_len();
         let Some(twin) = self.items.twin(item.place, &item.header) else {
             let is_often_read = item.state.frequency() > 0;
-            item.wants_twin = lane.lone_read(len, now) && is_often_read;
+            let may_have_one = self.items.may_be_mirrored(&item.header);
+            item.wants_twin = lane.lone_read(len, now) && is_often_read && may_have_one;
             return Presence::Here;
         };
         let record = Found {
@@ -83,17 +86,23 @@ impl Store {
         let unique = self.items.unique(twin);
         let landing = match lane.look_deep(unique) {
             Looked::Here(landing) => landing,
-            Looked::Coming(away) => return Presence::Away(away),
             Looked::Failed => {
                 self.part(worker, lane, item, twin);
                 return Presence::Here;
             }
-            Looked::None => {
+            looked @ (Looked::Coming(_) | Looked::None) => {
                 let is_held = !lane.gate(now).is_open();
-                let goes_deep = is_held || lane.reads(len, now) == Side::Deep;
-                return match goes_deep && lane.deep_gate(now).is_open() {
-                    true => Presence::Away(lane.fetch_deep(unique, at, len)),
-                    false => Presence::Here,
+                if !is_held && lane.reads(len, now) == Side::Fast {
+                    return Presence::Here;
+                }
+                return match looked {
+                    Looked::Coming(away) => Presence::Away(away),
+                    _ if !lane.deep_gate(now).is_open() => Presence::Here,
+                    _ => match lane.fetch_deep(unique, at, len) {
+                        // There is no buffer: what the fast device has is not waited for.
+                        away if away.wait == Wait::ANY && !is_held => Presence::Here,
+                        away => Presence::Away(away),
+                    },
                 };
             }
         };

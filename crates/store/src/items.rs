@@ -324,6 +324,13 @@ impl Items {
         self.chunks.as_ref()?.twin(place, header)
     }
 
+    /// Whether an item of the fast device may get a twin: as long a value as may go deep.
+    #[inline]
+    pub(crate) fn may_be_mirrored(&self, header: &Header) -> bool {
+        let deep = self.deep.as_ref();
+        header.has_twin && deep.is_some_and(|deep| header.value_len >= deep.item_len_min)
+    }
+
     /// Whether an item has that twin.
     pub(crate) fn is_twin(&self, place: Place, twin: Place) -> bool {
         let chunks = self.chunks.as_ref();

@@ -437,7 +437,7 @@ impl Reclaimer {
         ) else {
             return false;
         };
-        let may_have_one = found.header.has_twin && !self.is_scarce;
+        let may_have_one = items.may_be_mirrored(&found.header) && !self.is_scarce;
         if !may_have_one || items.twin(found.place, &found.header).is_some() {
             return false;
         }
@@ -519,7 +519,8 @@ impl Reclaimer {
         now: UnixSeconds,
     ) {
         let is_tight = store.space.lock().is_deep_tight();
-        if is_tight {
+        // Without a stage it is written elsewhere anyway, and nobody is to leave for it.
+        if is_tight && !store.is_backlogged() {
             self.step(store, lane, worker, now);
         }
         let mark = store.flush_mark();

@@ -568,6 +568,8 @@ impl State {
         self.limbo_bytes += held_bytes(items, segment);
         if let Some(depth) = self.depth.as_mut().filter(|_| items.is_deep(segment)) {
             depth.limbo += 1;
+            // Now, and not when the era is over: until then the next one would go for them as well.
+            depth.chunks -= entry.chunks();
         }
         self.limbo.push_back((self.eras.retire(), segment));
     }
@@ -589,7 +591,6 @@ impl State {
             match self.depth.as_mut().filter(|_| items.is_deep(segment)) {
                 Some(depth) => {
                     depth.limbo -= 1;
-                    depth.chunks -= entry.chunks();
                     depth.free(segment, entry.failures() > 0);
                 }
                 None => {

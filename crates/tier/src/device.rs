@@ -118,17 +118,6 @@ impl Deep {
         }
     }
 
-    /// The same, once its reads were measured; until then what they take is made up from prices.
-    /// Takes some tens of milliseconds of a device that is quick.
-    ///
-    /// Errors: where there is no memory or no queue.
-    pub fn measured(mut self) -> Result<Deep, MediaError> {
-        let begin = self.file.begin_bytes();
-        let within = begin..begin + self.file.len_bytes();
-        self.costs = Costs::measure(within, |pools, depth| self.queue(pools, depth))?;
-        Ok(self)
-    }
-
     /// Its file.
     pub fn file(&self) -> &DeepFile {
         &self.file

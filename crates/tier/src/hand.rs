@@ -249,8 +249,13 @@ impl Hand {
             }
             State::Flying { .. } => Looked::Coming(self.away(Wait(at as u16))),
             State::Failed | State::Free => {
+                // Who comes long after that is to try anew: the device may have recovered.
+                let is_news = fetch.turn + TURNS_KEPT >= self.turn;
                 self.release(at);
-                Looked::Failed
+                match is_news {
+                    true => Looked::Failed,
+                    false => Looked::None,
+                }
             }
         }
     }

@@ -224,6 +224,7 @@ impl Worker<'_> {
             let mut item = store.get(lane, key, hash, now)?;
             match store.fetch(self.writer.worker(), lane, &mut item, Instant(0)) {
                 Presence::Here => {
+                    store.answered(lane, &item);
                     item.mark_access(lane, now);
                     let mut value = vec![0; item.value_len()];
                     item.read(lane, &mut value);
