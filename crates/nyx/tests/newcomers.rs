@@ -543,7 +543,8 @@ fn who_has_no_space_or_is_promised_too_much_is_refused() {
             "tenant \"new\": 8388608 B are too few: 2 workers and segments of 1048576 B take",
         ),
         (new("min = \"70%\""), "guarantees 110.0 % of the device"),
-        (tight, "us would be missed: a p99 of"),
+        // By the profile of a busy machine even the mean would be.
+        (tight, "us would be missed: a "),
         (
             new("target = \"ops 9000000\""),
             "has no room: so many reads of 1024 B (assumed) take",

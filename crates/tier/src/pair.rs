@@ -3,8 +3,8 @@
 //!
 //! **The fast device is used at once**: whoever reads it keeps its worker until the bytes are here,
 //! and all who wait for that worker wait as well. So what is in flight there is who waits behind
-//! the request ([`Desk::wait`]), and what they take. A read of the deep device lets its worker go
-//! after what it takes of the processor; those behind wait for that.
+//! the request ([`crate::Tolls::set_waiting`]), and what they take. A read of the deep device lets
+//! its worker go after what it takes of the processor; those behind wait for that.
 //!
 //! What it never does: know of items; step a controller more often than it asks for.
 //!
