@@ -35,14 +35,7 @@ impl Costs {
 
     /// What a read of that many bytes takes of a device, on a line through both.
     pub fn of(&self, side: Side, len_bytes: u64) -> Cost {
-        let beyond = len_bytes.saturating_sub(Costs::SMALL_BYTES) as f64;
-        let part = beyond / (Costs::LARGE_BYTES - Costs::SMALL_BYTES) as f64;
-        let (small, large) = (self.small[side], self.large[side]);
-        let between = |small: f64, large: f64| small + (large - small).max(0.0) * part;
-        Cost {
-            alone_ns: between(small.alone_ns, large.alone_ns),
-            each_ns: between(small.each_ns, large.each_ns),
-        }
+        nyx_tier::Costs::between(self.small[side], self.large[side], len_bytes)
     }
 }
 

@@ -41,11 +41,7 @@ impl Store {
         item: &mut Item<'_>,
         now: Instant,
     ) -> Presence {
-        let found = Found {
-            place: item.place,
-            header: item.header,
-        };
-        let what = (KeyHash(item.hash), found);
+        let what = (KeyHash(item.hash), item.found());
         match item.spot {
             Spot::Deep(_) => self.fetch_found(worker, lane, what, &mut item.spot, Some(now)),
             Spot::Fast(_) if item.header.has_twin => self.choose(worker, lane, item, now),
@@ -193,22 +189,22 @@ impl Store {
         })
     }
 
-    /// Writes a new item to the deep device too, where its tenant says so.
+    /// Writes a new item to the deep device too, where there is a stage.
     pub(crate) fn put_through(
         &self,
         w: &Writer,
         lane: &mut Lane<'_>,
-        (hash, found): (KeyHash, Found),
+        (hash, place): (KeyHash, Place),
         now: UnixSeconds,
     ) {
-        if self.write_mode(found.header.value_len) == Some(WriteMode::Through) {
-            let mut reclaimer = self.lock_reclaimer();
-            reclaimer.mirror(self, lane, w.worker(), (hash, found), now);
-        }
+        let header = self.items.header(lane, place);
+        let found = Found { place, header };
+        let mut reclaimer = self.lock_reclaimer();
+        reclaimer.mirror(self, lane, w.worker(), (hash, found), now);
     }
 
     /// Where new values of that many bytes are written; none where they do not go deep.
-    fn write_mode(&self, len: u32) -> Option<WriteMode> {
+    pub(crate) fn write_mode(&self, len: u32) -> Option<WriteMode> {
         let is_long = |deep: &&Deep| len >= deep.item_len_min;
         self.items.deep().filter(is_long)?;
         self.config.deep.map(|part| part.write)
@@ -282,11 +278,7 @@ impl Store {
         if !comes && !item.wants_twin {
             return false;
         }
-        let found = Found {
-            place: item.place,
-            header: item.header,
-        };
-        let what = (KeyHash(item.hash), found);
+        let what = (KeyHash(item.hash), item.found());
         match self.reclaimer.try_lock() {
             Ok(mut reclaimer) if comes => reclaimer.promote(lane, w.worker(), item, now),
             Ok(mut reclaimer) => reclaimer.mirror(self, lane, w.worker(), what, now),

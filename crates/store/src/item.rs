@@ -6,7 +6,7 @@
 
 use crate::header::{Header, State};
 use crate::items::Spot;
-use crate::store::Store;
+use crate::store::{Found, Store};
 use nyx_base::UnixSeconds;
 use nyx_index::{Place, Places};
 use nyx_tier::Lane;
@@ -27,6 +27,14 @@ pub struct Item<'s> {
 }
 
 impl Item<'_> {
+    /// What was found, without where its value lies.
+    pub(crate) fn found(&self) -> Found {
+        Found {
+            place: self.place,
+            header: self.header,
+        }
+    }
+
     /// The value's length in bytes.
     #[inline]
     pub fn value_len(&self) -> usize {

@@ -14,7 +14,7 @@
 //! is over. The memory in use is at most `size`, at every moment.
 
 use crate::check;
-use crate::config::{Eviction, StoreConfig, StoreError};
+use crate::config::{Eviction, StoreConfig, StoreError, WriteMode};
 use crate::ghost::Ghost;
 use crate::header::{Header, State};
 use crate::item::Item;
@@ -358,12 +358,9 @@ impl Store {
         let appended = w.append(&self.items, lane, lot, draft);
         lane.written(began, draft.header.value_len as usize);
         let outcome = self.publish(w, lane, news, &appended, now);
-        if self.is_deep() && matches!(outcome, PutOutcome::Stored { .. }) {
-            let found = Found {
-                place: appended.place,
-                header: self.items.header(lane, appended.place),
-            };
-            self.put_through(w, lane, (news.hash, found), now);
+        let goes_through = self.write_mode(draft.header.value_len) == Some(WriteMode::Through);
+        if goes_through && matches!(outcome, PutOutcome::Stored { .. }) {
+            self.put_through(w, lane, (news.hash, appended.place), now);
         }
         outcome
     }

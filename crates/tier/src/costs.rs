@@ -44,12 +44,17 @@ impl Costs {
 
     /// What a request of that many bytes takes.
     pub fn of(&self, len_bytes: u64) -> Cost {
+        Costs::between(self.small, self.large, len_bytes)
+    }
+
+    /// The same, where a short and a long request take so much.
+    pub fn between(small: Cost, large: Cost, len_bytes: u64) -> Cost {
         let beyond = len_bytes.saturating_sub(Costs::SMALL_BYTES) as f64;
         let part = beyond / (Costs::LARGE_BYTES - Costs::SMALL_BYTES) as f64;
         let between = |small: f64, large: f64| small + (large - small).max(0.0) * part;
         Cost {
-            alone_ns: between(self.small.alone_ns, self.large.alone_ns),
-            each_ns: between(self.small.each_ns, self.large.each_ns),
+            alone_ns: between(small.alone_ns, large.alone_ns),
+            each_ns: between(small.each_ns, large.each_ns),
         }
     }
 
