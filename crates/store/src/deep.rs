@@ -21,6 +21,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A segment that could not be written so often goes back to the fast device.
 const FAILURES_MOST: u32 = 3;
+/// A segment is written in pieces of so many bytes, one at a time, so that no read waits behind
+/// more than that; but as fast as the device takes it where somebody waits for the stage, or
+/// another segment is full.
+const CALM_BYTES: usize = 64 << 10;
 /// The device is written in blocks of so many bytes.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -306,11 +310,19 @@ impl Store {
             };
             let writing = w.writing.insert(writing);
             while writing.sent < writing.len {
+                let is_late = deep.is_wanted.load(Relaxed) || deep.to_write.load(Relaxed) > 0;
+                if !is_late && writing.pieces > 0 {
+                    return true;
+                }
                 if !lane.takes_deep(now) || !lane.deep_gate(now).is_open() {
                     return true;
                 }
                 let left = (writing.len - writing.sent) as usize;
-                let len = left.min(Lane::PIECE_BYTES);
+                let len = left.min(if is_late {
+                    Lane::PIECE_BYTES
+                } else {
+                    CALM_BYTES
+                });
                 let segment = self.items.segments.at(writing.segment);
                 let stage = segment.stage().expect("it is to be written");
                 let at = self.items.deep_at(writing.segment) + u64::from(writing.sent);

@@ -24,7 +24,7 @@ use crate::stage::{Staged, Stages};
 use nyx_base::UnixSeconds;
 use nyx_index::Place;
 use nyx_tier::{Landing, Lane};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the longest header and key.
@@ -56,6 +56,8 @@ pub(crate) struct Deep {
     pub(crate) stages: Stages,
     /// Segments that wait to be written: to be asked for without a lock.
     pub(crate) to_write: AtomicU32,
+    /// Whether somebody who makes room waits for a stage.
+    pub(crate) is_wanted: AtomicBool,
 }
 
 /// Where a value lies.
@@ -141,6 +143,7 @@ impl Items {
             item_len_min: part.item_len_min.max(1),
             stages,
             to_write: AtomicU32::new(0),
+            is_wanted: AtomicBool::new(false),
         });
         Items {
             chunks,

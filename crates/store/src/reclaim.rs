@@ -34,6 +34,8 @@ use nyx_tier::Lane;
 
 /// Segments that one search for ended or dead ones looks at.
 const WINDOW_SEGMENTS: u32 = 1024;
+/// A deep segment of which more is garbage goes before older ones that live.
+const DEEP_GARBAGE_LEAST_PERMILLE: u32 = 500;
 /// Garbage is collected where it is at least one part in this many of a segment.
 const GARBAGE_ONE_IN: u32 = 4;
 /// Items whose buckets are brought near together.
@@ -106,6 +108,8 @@ struct Hand<'a, 'l> {
 struct Seen {
     ended: Option<u32>,
     most_garbage: Option<u32>,
+    /// The same on the deep device, where less than half lives.
+    most_deep_garbage: Option<u32>,
 }
 
 impl Resident {
@@ -158,7 +162,7 @@ impl Reclaimer {
             self.carry_out(&mut hand, Plan::keep_all(&store.items, victim));
             return Step::Freed;
         }
-        if is_deep_tight && self.empty_deep(&mut hand) {
+        if is_deep_tight && self.empty_deep(&mut hand, found.most_deep_garbage) {
             return Step::Freed;
         }
         // A disk that is full is somebody's to see to: nothing is evicted for it, and a move might
@@ -184,10 +188,11 @@ impl Reclaimer {
         Step::Freed
     }
 
-    /// Frees a segment of the deep device; false where none is written.
-    fn empty_deep(&mut self, hand: &mut Hand<'_, '_>) -> bool {
+    /// Frees a segment of the deep device, one that is mostly garbage or else an old one; false
+    /// where none is written.
+    fn empty_deep(&mut self, hand: &mut Hand<'_, '_>, garbage: Option<u32>) -> bool {
         let items = &hand.store.items;
-        let victim = hand.store.space.lock().deep_victim(items);
+        let victim = garbage.or_else(|| hand.store.space.lock().deep_victim(items));
         if let Some(victim) = victim {
             self.carry_out(hand, Plan::keep_nothing(victim));
         }
@@ -249,7 +254,7 @@ impl Reclaimer {
     fn search(&mut self, store: &Store, now: UnixSeconds) -> Seen {
         let all = store.items.segments.len();
         let mut found = Seen::default();
-        let mut most = 0;
+        let (mut most, mut most_deep) = (0, DEEP_GARBAGE_LEAST_PERMILLE);
         for _ in 0..all.min(WINDOW_SEGMENTS) {
             self.cursor = (self.cursor + 1) % all;
             let segments = &store.items.segments;
@@ -262,10 +267,14 @@ impl Reclaimer {
                 found.ended = Some(self.cursor);
                 return found;
             }
+            let garbage = garbage_permille(segments, self.cursor);
             if store.items.is_deep(self.cursor) {
+                if garbage > most_deep {
+                    most_deep = garbage;
+                    found.most_deep_garbage = Some(self.cursor);
+                }
                 continue;
             }
-            let garbage = garbage_permille(segments, self.cursor);
             if garbage > most && garbage >= 1000 / GARBAGE_ONE_IN {
                 most = garbage;
                 found.most_garbage = Some(self.cursor);

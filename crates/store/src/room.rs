@@ -19,6 +19,7 @@ use crossbeam_utils::Backoff;
 use nyx_base::UnixSeconds;
 use nyx_index::Full;
 use nyx_tier::Lane;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 
 /// How often a put that finds no room tries to make some, or lets other threads run, before it
@@ -57,7 +58,7 @@ impl Store {
         if let Ok(mut reclaimer) = self.reclaimer.try_lock() {
             // Ahead of need nothing is dropped for want of a stage: the deep device has time yet.
             let mut step = || {
-                !self.is_backlogged() && reclaimer.step(self, lane, w.worker(), now) == Step::Freed
+                !self.wants_stage() && reclaimer.step(self, lane, w.worker(), now) == Step::Freed
             };
             (0..STEPS_AHEAD).take_while(|_| step()).for_each(drop);
         }
@@ -84,6 +85,7 @@ impl Store {
             if enough {
                 break;
             }
+            self.wants_stage();
             let step = reclaimer.step(self, lane, worker, now);
             let mut space = self.space.lock();
             space.collect(&self.items);
@@ -106,6 +108,15 @@ impl Store {
     /// Whether there is a deep device that has not yet written what it was given.
     pub(crate) fn is_backlogged(&self) -> bool {
         self.is_deep() && self.space.lock().is_backlogged(&self.items)
+    }
+
+    /// The same; then what is on its way there is hurried.
+    fn wants_stage(&self) -> bool {
+        let is_backlogged = self.is_backlogged();
+        if let (true, Some(deep)) = (is_backlogged, self.items.deep()) {
+            deep.is_wanted.store(true, Relaxed);
+        }
+        is_backlogged
     }
 
     pub(crate) fn lock_reclaimer(&self) -> MutexGuard<'_, Reclaimer> {

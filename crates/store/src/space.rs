@@ -374,6 +374,9 @@ impl State {
         if let Some(depth) = &mut self.depth {
             depth.leave(era, stage);
         }
+        if let Some(deep) = items.deep() {
+            deep.is_wanted.store(false, Relaxed);
+        }
     }
 
     /// Whether it is the disk, not the tenant, that is full.

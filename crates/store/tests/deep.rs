@@ -119,6 +119,26 @@ fn of_a_full_deep_device_the_oldest_goes_and_what_is_used_stays() {
 }
 
 #[test]
+fn what_is_never_changed_stays_while_what_changes_leaves_garbage() {
+    let rig = Rig::new(StoreConfig {
+        eviction: Eviction::Fifo,
+        ..deep(4 * MIB, 16 * MIB)
+    });
+    let mut w = rig.worker(0);
+    fill(&mut w, 0..5000);
+    // Four times what the device holds is written, and no segment of that is garbage alone: one of
+    // thirty is not written again.
+    for round in 0..20 {
+        for part in 0..100 {
+            fill(&mut w, 5000 + part * 30..5030 + part * 30);
+            let once = 10_000 + round * 100 + part;
+            fill(&mut w, once..once + 1);
+        }
+    }
+    assert_eq!(found(&mut w, 0..8000), 8000, "{:?}", figures(&rig));
+}
+
+#[test]
 fn keys_of_deep_items_take_half_of_the_budget_at_most() {
     let rig = Rig::new(deep(4 * MIB, 64 * MIB));
     let mut w = rig.worker(0);
@@ -216,6 +236,25 @@ fn bytes_that_are_not_what_was_stored_are_never_given_out() {
     let lost = figures(&rig).lost;
     assert!(lost > 500, "{lost} lost");
     assert_eq!(there as u64 + lost, 6000);
+}
+
+#[test]
+fn of_a_device_that_became_shorter_only_what_lay_behind_is_missed() {
+    let rig = Rig::new(deep(4 * MIB, 16 * MIB));
+    let mut w = rig.worker(0);
+    fill(&mut w, 0..6000);
+    let deep = device(&rig).clone();
+    let file = std::fs::File::options()
+        .write(true)
+        .open(deep.file().blocks().path())
+        .expect("it is there");
+    file.set_len(deep.file().begin_bytes() + MIB)
+        .expect("a regular file");
+    let there = found(&mut w, 0..6000);
+    let lost = figures(&rig).lost;
+    assert!(lost > 500, "{lost} lost");
+    assert_eq!(there as u64 + lost, 6000);
+    assert!(device(&rig).figures().read_errors >= lost);
 }
 
 #[test]
@@ -467,4 +506,48 @@ fn a_part_that_is_too_short_is_refused_with_its_numbers() {
         told.to_string(),
         "100000 B of a deep device are too few: segments of 65536 B take 524288 B"
     );
+}
+
+#[test]
+fn a_segment_is_written_piece_by_piece_unless_the_next_is_full() {
+    let rig = Rig::new(StoreConfig {
+        segment_bytes: 512 << 10,
+        eviction: Eviction::Fifo,
+        ..deep(32 * MIB, 64 * MIB)
+    });
+    let mut w = rig.worker(0);
+    let store_one = |w: &mut Worker<'_>, number| {
+        let key = key(number);
+        w.store(&key, &value_of(&key, 0, LEN));
+        w.enter();
+    };
+    let write = |w: &mut Worker<'_>| {
+        let lane = &mut w.tolls.lane(TENANT);
+        w.store.write_back(&mut w.writer, lane, Instant(0))
+    };
+    let mut number = 0;
+    while !w.store.has_to_write(&w.writer) {
+        store_one(&mut w, number);
+        number += 1;
+    }
+    // Nothing lands here, so what is on its way stays that.
+    let flying = || device(&rig).in_flight().count;
+    assert!(write(&mut w) && write(&mut w));
+    assert_eq!(flying(), 1, "a read would wait for one piece");
+    // Nothing is dropped for want of a stage before the one that is written is hurried.
+    let mut refused = 0;
+    for _ in 0..4000 {
+        store_one(&mut w, number);
+        number += 1;
+        write(&mut w);
+        if flying() > 1 {
+            break;
+        }
+        refused = figures(&rig).refused_stage;
+    }
+    assert!(flying() > 1, "another segment is full");
+    assert_eq!(refused, 0);
+    assert!(!w.write_back());
+    let there = found(&mut w, 0..number);
+    assert_eq!((there, flying()), (number as usize, 0));
 }
