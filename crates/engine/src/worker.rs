@@ -51,6 +51,13 @@ impl Worker {
         self.tolls.set_waiting(requests);
     }
 
+    /// Says that it was at work for so long, whatever it did: a busy worker is given less to do
+    /// that is not asked for.
+    #[inline]
+    pub fn worked(&mut self, time: Nanos) {
+        self.tolls.worked(time);
+    }
+
     /// Its hands on deep devices, in their order, to watch their events.
     pub fn deep_hands(&mut self) -> &mut [Hand] {
         self.tolls.hands()

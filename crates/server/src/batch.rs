@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use arrayvec::ArrayVec;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use nyx_base::{Clock, Instant, Now, TenantId};
+use nyx_base::{Clock, Instant, Nanos, Now, TenantId};
 use nyx_engine::{Away, Engine, Outcome, Request, Settled, Worker};
 use nyx_proto::auth::{self, Auth};
 use nyx_proto::{Command, Out, Parse, ProtoError, parse, reply};
@@ -86,6 +86,10 @@ impl Process for EngineWork {
 
     fn is_restless(&self) -> bool {
         self.worker.is_restless()
+    }
+
+    fn worked(&mut self, time: Nanos) {
+        self.worker.worked(time);
     }
 
     fn rest(&mut self) {

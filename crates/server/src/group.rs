@@ -4,7 +4,7 @@
 use crate::conn::{Conn, Input};
 use crate::held::ConnId;
 use mio::{Registry, Token};
-use nyx_base::{Instant, Now, TenantId};
+use nyx_base::{Instant, Nanos, Now, TenantId};
 use nyx_engine::Away;
 use nyx_engine::Settled;
 use nyx_proto::Out;
@@ -85,6 +85,9 @@ pub(crate) trait Process: Send {
     fn is_restless(&self) -> bool {
         false
     }
+
+    /// The worker was at work for so long.
+    fn worked(&mut self, _time: Nanos) {}
 
     /// Nothing found so far is needed any longer: the worker is about to wait.
     fn rest(&mut self);

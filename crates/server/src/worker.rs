@@ -85,6 +85,17 @@ pub(crate) struct WorkerLoop {
     /// Connections whose output waits for a journal.
     unsettled: Vec<ConnId>,
     next_housekeeping: Instant,
+    turn: Turn,
+}
+
+/// The turn that the worker is in, to tell how long it is at work.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    began: Instant,
+    /// Whether somebody was to be served.
+    had_work: bool,
+    /// When there was nothing more to do.
+    ended: Option<Instant>,
 }
 
 impl WorkerLoop {
@@ -120,6 +131,11 @@ impl WorkerLoop {
             due: Vec::new(),
             unsettled: Vec::new(),
             next_housekeeping: Instant(0),
+            turn: Turn {
+                began: Instant(0),
+                had_work: false,
+                ended: None,
+            },
         })
     }
 
@@ -146,9 +162,24 @@ impl WorkerLoop {
                 other => other?,
             }
             let now = self.now();
+            self.count_work(now.mono);
             self.turn(&events, now);
         }
         Ok(())
+    }
+
+    /// The last turn and the wait behind it are over.
+    fn count_work(&mut self, now: Instant) {
+        let last = self.turn;
+        if last.had_work {
+            let ended = last.ended.unwrap_or(now);
+            self.process.worked(ended.since(last.began));
+        }
+        self.turn = Turn {
+            began: now,
+            had_work: false,
+            ended: None,
+        };
     }
 
     /// What follows a wait.
@@ -167,6 +198,7 @@ impl WorkerLoop {
                 Token(slot) => self.touched(slot, event, now),
             }
         }
+        self.turn.had_work = !self.ready.is_empty();
         self.serve(now);
         self.send_settled(now);
         self.count_held();
@@ -179,10 +211,11 @@ impl WorkerLoop {
             return Ok(Some(Duration::ZERO));
         }
         self.process.rest();
+        let now = self.clock.now();
+        self.turn.ended = Some(now);
         if self.process.is_restless() {
             return Ok(Some(Duration::ZERO));
         }
-        let now = self.clock.now();
         let wake = self.held.next();
         if wake != Instant::NEVER {
             let wait = wake.since(now);
@@ -565,6 +598,7 @@ mod tests {
     use nyx_engine::Binding;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Nobody looks at it.
     struct Still;
@@ -605,6 +639,57 @@ mod tests {
         }
 
         fn rest(&mut self) {}
+    }
+
+    /// Each look at it is a millisecond later.
+    struct Ticking(AtomicU64);
+
+    impl Clock for Ticking {
+        fn now(&self) -> Instant {
+            Instant(self.0.fetch_add(1_000_000, Ordering::Relaxed))
+        }
+        fn spin_until(&self, _until: Instant) {}
+    }
+
+    #[test]
+    fn waits_are_no_work_and_turns_without_anybody_to_serve_are_none_either() {
+        struct Worked(Arc<AtomicU64>);
+        impl Process for Worked {
+            fn process(&mut self, _: &mut Group, _: &mut Conns, _: Now) {}
+            fn is_settled(&self, _: &mut Conn) -> Settled {
+                Settled::Yes
+            }
+            fn maintain(&mut self, _: Now) -> bool {
+                false
+            }
+            fn worked(&mut self, time: Nanos) {
+                self.0.fetch_add(time.0, Ordering::Relaxed);
+            }
+            fn rest(&mut self) {}
+        }
+        let worked = Arc::new(AtomicU64::new(0));
+        let shared = Arc::new(Shared::new((1, 1), 8, false, Vec::new()));
+        let clock = Arc::new(Ticking(AtomicU64::new(0)));
+        let process = Box::new(Worked(worked.clone()));
+        let worker = WorkerLoop::new(0, shared, clock.clone(), None, process);
+        let mut worker = worker.expect("a poll");
+        let mut turn = |had_work: bool, ends: bool| {
+            let began = worker.clock.now();
+            worker.count_work(began);
+            worker.turn.had_work = had_work;
+            if ends {
+                worker.turn.ended = Some(worker.clock.now());
+            }
+            clock.0.fetch_add(50_000_000, Ordering::Relaxed);
+        };
+        turn(true, true);
+        turn(false, true);
+        turn(true, false);
+        turn(false, true);
+        turn(false, true);
+        // The first until it ended; the third until the next, which began at once.
+        let ms = worked.load(Ordering::Relaxed) / 1_000_000;
+        assert_eq!(ms, 1 + 51);
     }
 
     #[test]

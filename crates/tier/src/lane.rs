@@ -6,7 +6,7 @@
 
 use crate::device::Deep;
 use crate::hand::{Away, Hand, Landing, Looked, PIECE_BYTES, Written};
-use crate::pair::{Desk, Pair};
+use crate::pair::{Desk, Pair, Toil};
 use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Gate, Toll};
 use nyx_media::Op;
@@ -21,7 +21,7 @@ pub struct Tolls {
     hands: Vec<Hand>,
     /// By tenant.
     deep: Vec<Option<DeepToll>>,
-    waiting: u32,
+    toil: Toil,
 }
 
 struct DeepToll {
@@ -42,8 +42,7 @@ struct DeepLane<'w> {
     hand: &'w mut Hand,
     toll: &'w mut Toll,
     desk: &'w mut Desk,
-    /// Requests that wait for the worker.
-    waiting: u32,
+    toil: Toil,
 }
 
 impl Tolls {
@@ -53,7 +52,7 @@ impl Tolls {
             fast: nyx_gate::Tolls::new(worker, clock),
             hands: Vec::new(),
             deep: Vec::new(),
-            waiting: 0,
+            toil: Toil::default(),
         }
     }
 
@@ -92,7 +91,13 @@ impl Tolls {
     /// Says how many requests wait for this worker, beside the one that is executed.
     #[inline]
     pub fn set_waiting(&mut self, requests: u32) {
-        self.waiting = requests;
+        self.toil.waiting = requests;
+    }
+
+    /// Says that this worker was at work for so long: all of them together are how busy it is.
+    #[inline]
+    pub fn worked(&mut self, time: Nanos) {
+        self.toil.worked = self.toil.worked + time;
     }
 
     /// Opens the way to a tenant's deep device, as one of its pair.
@@ -137,7 +142,7 @@ impl Tolls {
             hand: &mut self.hands[*hand],
             toll,
             desk,
-            waiting: self.waiting,
+            toil: self.toil,
         });
         Some(Lane { fast, deep })
     }
@@ -229,7 +234,7 @@ impl Lane<'_> {
     /// Where a read goes of what both devices have.
     pub fn reads(&mut self, len: usize, now: Instant) -> Side {
         match &mut self.deep {
-            Some(deep) => deep.desk.reads(len, deep.waiting, now),
+            Some(deep) => deep.desk.reads(len, deep.toil, now),
             None => Side::Fast,
         }
     }
@@ -239,7 +244,7 @@ impl Lane<'_> {
     pub fn news(&mut self, len: usize) -> Side {
         let now = self.fast.pace().now();
         match &mut self.deep {
-            Some(deep) => deep.desk.news(len, deep.waiting, now),
+            Some(deep) => deep.desk.news(len, deep.toil.waiting, now),
             None => Side::Fast,
         }
     }
@@ -247,7 +252,7 @@ impl Lane<'_> {
     /// What only the fast device has is read; whether it is to be mirrored.
     pub fn lone_read(&mut self, len: usize, now: Instant) -> bool {
         let deep = self.deep.as_mut();
-        deep.is_some_and(|deep| deep.desk.lone_read(len, deep.waiting, now))
+        deep.is_some_and(|deep| deep.desk.lone_read(len, deep.toil, now))
     }
 
     /// Whether what was read from the deep device may be copied to the fast one.

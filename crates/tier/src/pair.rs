@@ -59,6 +59,7 @@ struct Cell {
     sooner_deep: Counter,
     mirrored_reads: Counter,
     mirrored_deep: Counter,
+    worked_ns: Counter,
     latencies: LatencyCounter,
 }
 
@@ -97,6 +98,7 @@ impl Cell {
         sum.sooner_deep += self.sooner_deep.get();
         sum.mirrored_reads += self.mirrored_reads.get();
         sum.mirrored_deep += self.mirrored_deep.get();
+        sum.worked_ns += self.worked_ns.get();
         for kind in Kind::ALL {
             for side in Side::ALL {
                 let served = &self.served[kind as usize][side as usize];
@@ -142,6 +144,7 @@ impl Pair {
     pub fn seen(&self) -> PairSeen {
         let mut seen = PairSeen::default();
         self.cells.iter().for_each(|cell| cell.add_to(&mut seen));
+        seen.worked_ns /= self.cells.len().max(1) as u64;
         seen
     }
 
@@ -197,6 +200,17 @@ pub(crate) struct Desk {
     generation: u64,
     rng: Rng,
     until_sample: u32,
+    /// What the worker had worked when it was here last.
+    worked: Option<Nanos>,
+}
+
+/// What a worker says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Toil {
+    /// Requests that wait for it, beside the one that is executed.
+    pub(crate) waiting: u32,
+    /// How long it was at work since its start.
+    pub(crate) worked: Nanos,
 }
 
 impl Desk {
@@ -206,6 +220,7 @@ impl Desk {
             generation: 0,
             rng: Rng::with_seed(u64::from(worker.0)),
             until_sample: SAMPLE_ONE_IN,
+            worked: None,
             pair,
             worker,
         }
@@ -226,6 +241,13 @@ impl Desk {
             self.generation = generation;
         }
         &self.routing
+    }
+
+    /// Counts what the worker has worked since it was here last, for this tenant or another.
+    fn note(&mut self, worked: Nanos) {
+        let before = self.worked.replace(worked);
+        let since = before.map_or(0, |before| worked.0 - before.0);
+        self.cell().worked_ns.add(since);
     }
 
     /// Where a request goes that either device could serve, while `waiting` others wait for the
@@ -254,9 +276,10 @@ impl Desk {
     }
 
     /// Where a read goes of what both devices have.
-    pub(crate) fn reads(&mut self, len: usize, waiting: u32, now: Instant) -> Side {
+    pub(crate) fn reads(&mut self, len: usize, toil: Toil, now: Instant) -> Side {
+        self.note(toil.worked);
         let choice = self.routing(now).reads;
-        let request = self.request(Kind::Read, len, waiting);
+        let request = self.request(Kind::Read, len, toil.waiting);
         let side = self.side(choice, &request);
         self.cell().mirrored_reads.add(1);
         self.cell().mirrored_deep.add(u64::from(side == Side::Deep));
@@ -271,10 +294,11 @@ impl Desk {
     }
 
     /// A read of what only the fast device has; whether that is to be mirrored.
-    pub(crate) fn lone_read(&mut self, len: usize, waiting: u32, now: Instant) -> bool {
+    pub(crate) fn lone_read(&mut self, len: usize, toil: Toil, now: Instant) -> bool {
+        self.note(toil.worked);
         let mirror_more = self.routing(now).mirror_more;
         if self.until_sample == 1 {
-            let request = self.request(Kind::Read, len, waiting);
+            let request = self.request(Kind::Read, len, toil.waiting);
             let is_sooner = self.routing.shortest(&request) == Side::Deep;
             let sample = u64::from(SAMPLE_ONE_IN);
             self.cell().lone_reads.add(sample);

@@ -185,6 +185,9 @@ pub struct PairSeen {
     pub mirrored_reads: u64,
     /// Those of them that went to the deep device.
     pub mirrored_deep: u64,
+    /// How long those who use the fast device were at work, whatever they did, on the mean; none
+    /// where nobody says.
+    pub worked_ns: u64,
     /// How long requests of users took.
     pub latencies: Latencies,
 }
@@ -232,6 +235,7 @@ impl PairSeen {
             sooner_deep: self.sooner_deep - earlier.sooner_deep,
             mirrored_reads: self.mirrored_reads - earlier.mirrored_reads,
             mirrored_deep: self.mirrored_deep - earlier.mirrored_deep,
+            worked_ns: self.worked_ns - earlier.worked_ns,
             latencies: self.latencies.since(&earlier.latencies),
         }
     }

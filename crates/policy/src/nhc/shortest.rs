@@ -10,8 +10,9 @@
 //! 16 requests of a kind were served by a device in a step, 0.2 % of those that would go there, had
 //! it recovered, do. That is less than 1 %, so that P99 does not see them.
 //!
-//! Filling goes on after the hit ratio is stable, as long as the fast device has time to spare:
-//! that is what follows a change of what is popular.
+//! Filling goes on after the hit ratio is stable, as long as the fast device, and who uses it, have
+//! time to spare: that is what follows a change of what is popular. Where they have none it
+//! trickles on, so that a ratio that became stable because nothing was installed does not stay.
 //!
 //! Source: decision 8 of the design; the research's simulation (shortest expected delay).
 
@@ -25,6 +26,7 @@ pub struct ShortestDelay {
     stability: Stability,
     is_stable: bool,
     last: Option<Instant>,
+    steps: u32,
     known: ByKind<Both<Known>>,
 }
 
@@ -40,8 +42,12 @@ struct Known {
 const ENOUGH: f64 = 16.0;
 /// The share of requests that goes to a device that has served too few.
 const EXPLORED: f64 = 0.002;
-/// Above this part of its time the fast device is too busy to be filled with what may be of use.
+/// Above this part of its time the fast device, or whoever uses it, is too busy for it to be filled
+/// with what may be of use.
 const BUSY: f64 = 0.7;
+/// Then it is filled in one step of so many: a miss costs each time, an install once, and what is
+/// missed often is soon met in one of them.
+const TRICKLE_ONE_IN: u32 = 16;
 /// Mirroring pays above this share of reads that would have been done sooner elsewhere,
 const SOONER: f64 = 0.01;
 /// while as good as all that is mirrored is read there already: where the next one of those had
@@ -79,6 +85,7 @@ impl ShortestDelay {
             stability: Stability::default(),
             is_stable: false,
             last: None,
+            steps: 0,
             known: ByKind::default(),
         }
     }
@@ -103,12 +110,15 @@ impl ShortestDelay {
         let Some(last) = self.last.replace(now) else {
             return true;
         };
-        let busy_ns: f64 = (Kind::ALL.iter())
+        let device_ns: f64 = (Kind::ALL.iter())
             .map(|&kind| {
                 seen.served[kind][Side::Fast].each_ns * self.routing.slowness[kind][Side::Fast]
             })
             .sum();
-        !self.is_stable || busy_ns < BUSY * now.since(last).0 as f64
+        let busy_ns = device_ns.max(seen.worked_ns as f64);
+        self.steps = self.steps.wrapping_add(1);
+        let is_busy = busy_ns >= BUSY * now.since(last).0 as f64;
+        !self.is_stable || !is_busy || self.steps.is_multiple_of(TRICKLE_ONE_IN)
     }
 }
 

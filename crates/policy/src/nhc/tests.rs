@@ -200,6 +200,26 @@ fn mirroring_is_wanted_while_more_than_one_in_a_hundred_would_be_sooner() {
     }
 }
 
+#[test]
+fn who_uses_a_busy_device_fills_it_little_by_little() {
+    // Hits are stable; the device has time to spare, those who use it have none, or some.
+    for (worked_ns, wanted) in [(0, 64), (6_900_000, 64), (7_100_000, 64 / 16)] {
+        let mut sooner = ShortestDelay::new();
+        let mut step = |at: u64| {
+            let seen = PairSeen {
+                worked_ns,
+                ..seen(100_000, 0.95, 1000)
+            };
+            sooner.step(Instant(at * 10_000_000), &seen).data_admit
+        };
+        (1..=40).for_each(|at| {
+            step(at);
+        });
+        let admits = (41..41 + 64).filter(|&at| step(at)).count();
+        assert_eq!(admits, wanted, "{worked_ns}");
+    }
+}
+
 /// A pair of which the throughput peaks at a load_admit, in steps of 20 ms.
 fn climb(orthus: &mut Orthus, peak: f64, steps: u64, from_ms: u64) -> Routing {
     let mut routing = orthus.start();
