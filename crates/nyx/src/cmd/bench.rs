@@ -120,6 +120,10 @@ struct Load {
     /// Do not store the keys first.
     #[arg(long, visible_alias = "skip-load")]
     no_fill: bool,
+    /// Keys of each tenant that are stored a second at first [default: as fast as the server takes
+    /// them]. A server that drops what it cannot write to its disk in time needs it.
+    #[arg(long, value_name = "R", value_parser = rate, conflicts_with = "no_fill")]
+    fill_rate: Option<f64>,
     /// Store a key after a get that missed it.
     #[arg(long)]
     fill_on_miss: bool,
@@ -264,6 +268,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         poisson: !args.load.even,
         busy_poll: args.drive.busy_poll,
         fill: !args.load.no_fill,
+        fill_rate: args.load.fill_rate,
         fill_on_miss: args.load.fill_on_miss,
         verify: args.load.verify || ycsb.is_some(),
         stall: args.drive.stall,

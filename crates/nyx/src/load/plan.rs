@@ -56,6 +56,8 @@ pub(crate) struct Plan {
     pub(crate) busy_poll: bool,
     /// Whether all keys are stored first.
     pub(crate) fill: bool,
+    /// How many keys of each tenant are stored a second; none: as fast as the server takes them.
+    pub(crate) fill_rate: Option<f64>,
     /// Whether a read that misses stores the key.
     pub(crate) fill_on_miss: bool,
     /// Whether the bytes of every hit are checked.

@@ -47,6 +47,8 @@ pub(crate) struct Stream {
     pub(crate) due_ns: f64,
     /// The mean time between two requests of an open loop, in nanoseconds.
     pub(crate) gap_ns: Option<f64>,
+    /// The time between two of the first stores, where they keep a pace, in nanoseconds.
+    fill_gap_ns: Option<f64>,
     /// Keys that are still to be stored at first.
     pub(crate) to_fill: Range<u64>,
     /// Keys that may still be asked for.
@@ -99,6 +101,7 @@ impl Stream {
             turn: 0,
             due_ns: 0.0,
             gap_ns: tenant.rate.map(|rate| 1e9 / own_rate(rate)),
+            fill_gap_ns: plan.fill_rate.map(|rate| 1e9 / own_rate(rate)),
             to_fill: part(share.start)..part(share.end),
             left: if conns.is_empty() { 0 } else { u64::MAX },
             conns,
@@ -116,7 +119,11 @@ impl Stream {
 
     /// Whether it sends by the clock in `phase`.
     pub(crate) fn is_open(&self, phase: Phase) -> bool {
-        self.gap_ns.is_some() && self.left > 0 && matches!(phase, Phase::WarmUp | Phase::Measure)
+        match phase {
+            Phase::Fill => self.fill_gap_ns.is_some() && !self.to_fill.is_empty(),
+            Phase::WarmUp | Phase::Measure => self.gap_ns.is_some() && self.left > 0,
+            Phase::Stop => false,
+        }
     }
 
     /// Takes leave at the end of a run: counts the requests that are overdue at `now_ns`.
@@ -148,21 +155,46 @@ impl Stream {
         Some(self.conns.start + free)
     }
 
-    /// Writes a batch of the first stores.
-    pub(crate) fn fill_batch(&mut self, conn: &mut Conn, values: &Values, now_ns: u64) -> usize {
+    /// Writes a batch of the first stores, where those keep no pace.
+    pub(crate) fn fill_batch(&mut self, conn: &mut Conn, values: &Values, now_ns: u64) {
         let mut count = 0;
-        while count < FILL_DEPTH && conn.link.out.len() < FILL_BYTES {
-            let Some(number) = self.to_fill.next() else {
+        let is_paced = self.fill_gap_ns.is_some();
+        while !is_paced && count < FILL_DEPTH && conn.link.out.len() < FILL_BYTES {
+            if !self.fill_one(conn, values, now_ns) {
                 break;
-            };
-            let key = match self.acts {
-                Some(_) => ycsb::key(number),
-                None => number,
-            };
-            self.store(conn, values, Ask::Fill, key, now_ns);
+            }
             count += 1;
         }
-        count
+    }
+
+    /// Writes those of the first stores that are due by their pace, to whichever connections have
+    /// room.
+    pub(crate) fn fill_due(&mut self, conns: &mut [Conn], values: &Values, now_ns: u64) {
+        let Some(gap_ns) = self.fill_gap_ns else {
+            return;
+        };
+        while self.due_ns <= now_ns as f64 {
+            let Some(free) = self.free_conn(conns, FILL_DEPTH) else {
+                break;
+            };
+            if !self.fill_one(&mut conns[free], values, now_ns) {
+                break;
+            }
+            self.due_ns += gap_ns;
+        }
+    }
+
+    /// Writes one of the first stores; whether there was one left.
+    fn fill_one(&mut self, conn: &mut Conn, values: &Values, now_ns: u64) -> bool {
+        let Some(number) = self.to_fill.next() else {
+            return false;
+        };
+        let key = match self.acts {
+            Some(_) => ycsb::key(number),
+            None => number,
+        };
+        self.store(conn, values, Ask::Fill, key, now_ns);
+        true
     }
 
     /// Writes up to `limit` requests that follow from replies; gives how many.

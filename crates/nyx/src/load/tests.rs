@@ -134,6 +134,7 @@ pub(crate) fn plan(address: &Address) -> Plan {
         poisson: true,
         busy_poll: false,
         fill: true,
+        fill_rate: None,
         fill_on_miss: false,
         verify: true,
         sift: None,
@@ -160,6 +161,23 @@ fn a_filled_cache_is_hit_and_every_byte_is_right() {
     let counts = outcome.tenants[0].tally.counts;
     assert_eq!((counts.misses, counts.errors()), (0, 0));
     assert!(counts.hits >= 2_000, "{counts:?}");
+}
+
+#[test]
+fn a_fill_with_a_pace_is_no_faster_than_that_and_complete() {
+    let (address, items) = healthy();
+    let plan = Plan {
+        fill_rate: Some(1_000.0),
+        ..plan(&address)
+    };
+    let outcome = run::run(&plan, &frame(100)).expect("a healthy server");
+    assert_eq!(items.lock().expect("free").len(), 200);
+    // 200 keys of two threads; the first of each goes at once.
+    assert!(
+        outcome.fill >= Duration::from_millis(150),
+        "{:?}",
+        outcome.fill
+    );
 }
 
 #[test]

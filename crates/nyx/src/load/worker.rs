@@ -120,6 +120,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(mut self) -> Result<Vec<Yield>, LoadError> {
         let mut events = Events::with_capacity(1024);
         let mut now_ns = self.shared.now_ns();
+        (self.streams.iter_mut()).for_each(|stream| stream.due_ns = now_ns as f64);
         (0..self.conns.len()).try_for_each(|i| self.next_batch(i, now_ns))?;
         while self.phase != Phase::Stop {
             if self.shared.phase() != self.phase {
@@ -245,7 +246,7 @@ impl<'a> Worker<'a> {
             Phase::Fill if idle && self.plan.fill => stream.fill_batch(conn, &self.values, now_ns),
             Phase::Fill => return Ok(()),
             _ if stream.gap_ns.is_some() => {
-                stream.follow_up(conn, &self.values, now_ns, usize::MAX)
+                stream.follow_up(conn, &self.values, now_ns, usize::MAX);
             }
             _ if idle => {
                 let sequels = stream.follow_up(conn, &self.values, now_ns, self.plan.depth);
@@ -255,18 +256,19 @@ impl<'a> Worker<'a> {
                         break;
                     }
                 }
-                sequels
             }
             _ => return Ok(()),
-        };
+        }
         conn.link.flush()?;
         Ok(())
     }
 
     /// Sends what open loops owe.
     fn send_due(&mut self, now_ns: u64) -> Result<(), LoadError> {
-        if !matches!(self.phase, Phase::WarmUp | Phase::Measure) {
-            return Ok(());
+        match self.phase {
+            Phase::Fill if self.plan.fill_rate.is_some() => return self.fill_due(now_ns),
+            Phase::Fill | Phase::Stop => return Ok(()),
+            Phase::WarmUp | Phase::Measure => {}
         }
         for stream in self.streams.iter_mut().filter(|s| s.gap_ns.is_some()) {
             let mut sent = false;
@@ -285,6 +287,17 @@ impl<'a> Worker<'a> {
                     .iter_mut()
                     .try_for_each(|c| c.link.flush().map(drop))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sends what first stores that keep a pace owe.
+    fn fill_due(&mut self, now_ns: u64) -> Result<(), LoadError> {
+        for stream in self.streams.iter_mut().filter(|_| self.plan.fill) {
+            stream.fill_due(&mut self.conns, &self.values, now_ns);
+            self.conns[stream.conns.clone()]
+                .iter_mut()
+                .try_for_each(|conn| conn.link.flush().map(drop))?;
         }
         Ok(())
     }
