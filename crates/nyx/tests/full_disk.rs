@@ -121,3 +121,46 @@ fn a_full_disk_fails_sets_and_nothing_else() {
     );
     assert!(refused.iter().all(|&it| client.get(&key(it)).is_none()));
 }
+
+/// Mounts a disk and runs a server, whose exit code is the shell's.
+const SCRIPT_ONCE: &str = r#"
+mount -t tmpfs -o size="$1"m none "$2" || exit 3
+"$0" serve --config "$3"
+code=$?
+ls -A "$2" >&2
+exit $code
+"#;
+
+#[test]
+fn a_deep_file_that_the_disk_has_no_room_for_is_refused_and_not_left_there() {
+    if !can_mount() {
+        println!("skipped: no mount in a namespace of one's own (unshare -Urm)");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = dir.path().join("disk");
+    fs::create_dir(&disk).expect("a directory");
+    let text = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\ndata_dir = {:?}\n\
+         [[device]]\nname = \"pm\"\nkind = \"anon\"\nsize = \"8MiB\"\nmodel = \"cxl\"\n\
+         [[device]]\nname = \"ssd\"\nkind = \"block\"\nsize = \"64MiB\"\npath = {:?}\n\
+         [[tenant]]\nname = \"first\"\ntiers = [\"pm\", \"ssd\"]\n",
+        dir.path(),
+        disk.join("deep")
+    );
+    let config = dir.path().join("nyx.toml");
+    fs::write(&config, text).expect("a configuration");
+    let ended = Command::new("unshare")
+        .args(["-Urm", "sh", "-c", SCRIPT_ONCE, env!("CARGO_BIN_EXE_nyx")])
+        .arg(DISK_MIB.to_string())
+        .args([&disk, &config])
+        .output()
+        .expect("a shell");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(73), "{told}");
+    let last: Vec<&str> = told.lines().rev().take(1).collect();
+    assert!(
+        last[0].contains("device \"ssd\"") && last[0].contains("No space left on device"),
+        "{told}"
+    );
+}

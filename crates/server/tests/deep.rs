@@ -14,6 +14,7 @@ use nyx_tier::Deep;
 use rig::{Client, OPS_PER_S, Server, config, door, engine_over, tenant, until};
 use std::io::Read;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const DEEP_BYTES: u64 = 64 << 20;
 const VALUE_LEN: usize = 4000;
@@ -165,6 +166,7 @@ fn a_device_that_stands_still_holds_up_only_who_needs_it() {
     let keys = deep_keys(&world, 300);
     let mut same = world.server.client(0);
     same.ask(set("last", 7), "STORED\r\n");
+    let others_before = p99_of_hits(&mut world.server.client(1), Duration::ZERO);
     world.deep.drill.stall(true);
     let mut waiting: Vec<(usize, Client)> = Vec::new();
     for &key in &keys[..8] {
@@ -177,9 +179,8 @@ fn a_device_that_stands_still_holds_up_only_who_needs_it() {
         world.server.client(0).send(format!("get key{key}\r\n"));
     }
     let mut free = world.server.client(1);
-    for _ in 0..10_000 {
-        free.ask("get k\r\n", "VALUE k 0 3\r\nabc\r\nEND\r\n");
-    }
+    let while_it_stands = Duration::from_secs(2);
+    let others = p99_of_hits(&mut free, while_it_stands);
     // The same tenant's items in memory, its misses and its writes go on, too.
     same.ask("get last7\r\n", answer(7).replace("key7", "last7"));
     same.ask("get none\r\n", "END\r\n");
@@ -193,6 +194,23 @@ fn a_device_that_stands_still_holds_up_only_who_needs_it() {
     for (key, client) in &mut waiting {
         client.expect(answer(*key));
     }
+    println!(
+        "P99 of another tenant's hits: {others_before:?}, while the device stood for 2 s {others:?}"
+    );
+}
+
+/// Asks for the key in memory, one at a time, 10,000 times and for so long; the P99 of that. For
+/// people: a test of time would fail on a busy machine.
+fn p99_of_hits(client: &mut Client, at_least: Duration) -> Duration {
+    let began = Instant::now();
+    let mut took = Vec::new();
+    while took.len() < 10_000 || began.elapsed() < at_least {
+        let asked = Instant::now();
+        client.ask("get k\r\n", "VALUE k 0 3\r\nabc\r\nEND\r\n");
+        took.push(asked.elapsed());
+    }
+    took.sort_unstable();
+    took[took.len() * 99 / 100]
 }
 
 #[test]
