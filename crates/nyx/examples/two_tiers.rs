@@ -1,33 +1,31 @@
 //! A cache that is larger than its memory, beside memcached's extstore on the same disk: both are
-//! filled with values of 1 to 16 KiB until they hold what they can, read, killed and started again.
+//! filled with values of 1 to 16 KiB at a pace that the disk takes, read, changed, killed and
+//! started again.
 //!
-//! Servers take turns (A B A B), each with one thread on a CPU of its own; the load generator has
-//! the other. Bytes written are those that the system counts for the process. Numbers are *real*.
+//! Servers take turns (A B A B), each with one thread for its requests on a CPU of its own (there
+//! are memcached's threads for its disk as well); the load generator has the other. Nyx's memory is
+//! a file on tmpfs, which survives the process as memory of a restart does. Bytes written are those
+//! that the system counts for the process. Numbers are *real*.
 //!
 //! What it never does: judge. It prints every round and medians of them.
 //!
 //! `cargo run --release -p nyx --example two_tiers -- --dir /var/tmp` (needs Debian's memcached)
 
+#[path = "rig/loaded.rs"]
+mod loaded;
 mod rig;
 
 use clap::Parser;
+use loaded::{Loaded, failed, figure, free_port};
 use nyx::{Exit, Failure};
 use nyx_base::Bytes;
-use rig::{Running, build};
 use serde_json::Value;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Both servers' CPU, and the generator's.
-const CPUS: [&str; 2] = ["0", "1"];
 /// Values are of so many bytes, all lengths alike.
 const VALUE_LEN: &str = "1024-16384";
 const VALUE_LEN_MEAN: u64 = 8704;
-/// Passes over all keys in which what is missing is stored again, at most.
-const PASSES_MOST: usize = 6;
 
 /// Two tiers beside memcached's extstore.
 #[derive(Parser)]
@@ -47,6 +45,12 @@ struct Args {
     /// What is stored, in percent of both.
     #[arg(long, default_value_t = 70)]
     percent: u64,
+    /// Bytes that both are filled with a second; more than the disk takes is dropped.
+    #[arg(long, default_value = "32MiB")]
+    fill_per_s: Bytes,
+    /// A directory in memory, for Nyx's.
+    #[arg(long, default_value = "/dev/shm")]
+    shm: PathBuf,
     /// Rounds of both servers.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -63,10 +67,6 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code as u8)
         }
     }
-}
-
-fn failed(what: &str, error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Os, format!("{what}: {error}"))
 }
 
 /// Who is measured.
@@ -90,6 +90,7 @@ struct Place<'a> {
     args: &'a Args,
     nyx: PathBuf,
     dir: PathBuf,
+    shm: PathBuf,
     port: u16,
 }
 
@@ -103,9 +104,9 @@ impl Place<'_> {
         all / 100 * self.args.percent / VALUE_LEN_MEAN
     }
 
-    /// What a server of Nyx's is told. `durability` where it is to survive.
+    /// What a server of Nyx's is told.
     fn configure(&self) -> Result<(), Failure> {
-        let (dir, port) = (self.dir.display(), self.port);
+        let (dir, shm, port) = (self.dir.display(), self.shm.display(), self.port);
         let (memory, deep) = (self.args.memory.0 >> 10, self.deep_bytes() >> 10);
         let text = format!(
             r#"
@@ -113,11 +114,13 @@ impl Place<'_> {
 listen = ["127.0.0.1:{port}"]
 workers = 1
 data_dir = "{dir}/data"
+image_dir = "{shm}/images"
 [policy]
 kind = "none"
 [[device]]
 name = "memory"
-kind = "anon"
+kind = "file"
+path = "{shm}/memory"
 size = "{memory}KiB"
 [[device]]
 name = "disk"
@@ -128,6 +131,7 @@ size = "{deep}KiB"
 name = "first"
 item_len_max = "64KiB"
 tiers = ["memory", "disk"]
+durability = "crash"
 "#
         );
         let file = self.dir.join("nyx.toml");
@@ -135,90 +139,76 @@ tiers = ["memory", "disk"]
     }
 
     fn command(&self, who: Who) -> Command {
-        let mut command = Command::new("taskset");
-        command.args(["-c", CPUS[0]]);
         match who {
             Who::Nyx => {
-                command.arg(&self.nyx).args(["serve", "-qq", "--config"]);
+                let mut command = Command::new(&self.nyx);
+                command.args(["serve", "-qq", "--config"]);
                 command.arg(self.dir.join("nyx.toml"));
+                command
             }
             Who::Memcached => {
+                let mut command = Command::new("memcached");
                 let megabytes = |bytes: u64| (bytes >> 20).to_string();
                 let path = self.dir.join("ext").display().to_string();
-                let ext = format!("ext_path={path}:{}m", megabytes(self.deep_bytes()));
-                command.args(["memcached", "-l", "127.0.0.1", "-t", "1", "-u", "root"]);
+                // By default it gives what remains of an item its memory so late that it loses a
+                // fifth of what it is filled with, at 16 MiB/s; 3 is the least that it takes.
+                let deep = megabytes(self.deep_bytes());
+                let ext = format!("ext_path={path}:{deep}m,slab_automove_window=3");
+                command.args(["-l", "127.0.0.1", "-t", "1", "-u", "root"]);
                 command.args(["-p", &self.port.to_string()]);
                 command.args(["-m", &megabytes(self.args.memory.0), "-o", &ext]);
+                command
             }
         }
-        command
     }
 
-    /// Starts a server and waits until it answers.
-    fn start(&self, who: Who) -> Result<Running, Failure> {
-        let spawned = self.command(who).stdin(Stdio::null()).spawn();
-        let mut server = Running(spawned.map_err(|error| failed(who.name(), error))?);
-        let deadline = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            if let Some(status) = server.0.try_wait().ok().flatten() {
-                return Err(failed(who.name(), status));
-            }
-            if Instant::now() > deadline {
-                return Err(failed(who.name(), "it does not answer"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
+    fn start(&self, who: Who) -> Result<Loaded, Failure> {
+        Loaded::start(&self.command(who), self.port)
+    }
+
+    /// Forgets what servers before have left.
+    fn clear(&self) -> Result<(), Failure> {
+        for dir in [&self.dir, &self.shm] {
+            let made = std::fs::remove_dir_all(dir).and_then(|()| std::fs::create_dir(dir));
+            made.map_err(|error| failed(&dir.display().to_string(), error))?;
         }
-        Ok(server)
+        self.configure()
     }
 
-    /// What a load generator found.
-    fn bench(&self, server: &Running, args: &[&str]) -> Result<Value, Failure> {
-        let told = |error: &dyn std::fmt::Display| failed("nyx bench", error);
-        let output = Command::new(&self.nyx)
-            .args(["bench", "--no-progress", "--json", "-", "--pin", CPUS[1]])
-            .args(["--server", &format!("127.0.0.1:{}", self.port)])
-            .args(["--server-pid", &server.0.id().to_string()])
-            .args(["--keys", &self.keys().to_string(), "--key-len", "20"])
-            .args(["--value-len", VALUE_LEN, "--connections", "32", "--verify"])
-            .args(args)
-            .output()
-            .map_err(|error| told(&error))?;
-        if !output.status.success() {
-            return Err(told(&String::from_utf8_lossy(&output.stderr)));
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| told(&error))
+    fn bench(&self, server: &Loaded, words: &str) -> Result<Value, Failure> {
+        let keys = self.keys();
+        let of = format!("--keys {keys} --key-len 20 --value-len {VALUE_LEN} {words}");
+        server.bench(&self.nyx, &of.split_ascii_whitespace().collect::<Vec<_>>())
     }
 
-    /// One pass over all keys; the part of them that was there.
-    fn pass(&self, server: &Running, args: &[&str]) -> Result<f64, Failure> {
-        let keys = self.keys().to_string();
-        let pass = ["--no-fill", "--warm-up", "0s", "--ops", &keys];
-        let of = ["--mix", "get:1", "--popularity", "scan"];
-        let found = self.bench(server, &[&pass[..], &of, args].concat())?;
-        Ok(figure(&found, "total/hit_ratio"))
+    /// Stores all keys at their pace.
+    fn fill(&self, server: &Loaded) -> Result<(), Failure> {
+        let rate = (self.args.fill_per_s.0 / VALUE_LEN_MEAN).max(1);
+        let words = format!("--mix get:1 --ops 1 --warm-up 0s --fill-rate {rate}");
+        self.bench(server, &words).map(drop)
     }
-}
 
-/// A figure by its path. What was not measured is no number.
-fn figure(of: &Value, path: &str) -> f64 {
-    let found = path.split('/').try_fold(of, |of, step| of.get(step));
-    found.and_then(Value::as_f64).unwrap_or(f64::NAN)
+    /// Reads all keys once, in an order of no pattern; the part of them that was there.
+    fn held(&self, server: &Loaded) -> Result<f64, Failure> {
+        let keys = self.keys();
+        let words = format!("--no-fill --warm-up 0s --ops {keys} --mix get:1 --popularity uniform");
+        let found = self.bench(server, &words)?;
+        Ok(100.0 * figure(&found, "total/hit_ratio"))
+    }
 }
 
 /// Bytes that the system has written for a process.
-fn written_bytes(server: &Running) -> f64 {
-    let io = std::fs::read_to_string(format!("/proc/{}/io", server.0.id()));
+fn written_bytes(server: &Loaded) -> f64 {
+    let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid()));
     let io = io.unwrap_or_default();
-    let line = io
-        .lines()
-        .find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok())
-        .unwrap_or(f64::NAN)
+    let mut lines = io.lines();
+    let line = lines.find_map(|line| line.strip_prefix("write_bytes: "));
+    let bytes = line.and_then(|bytes| bytes.parse().ok());
+    bytes.unwrap_or(f64::NAN)
 }
 
 /// The columns after the server's name, and with how many decimals.
-const COLUMNS: [(&str, usize); 12] = [
-    ("passes", 0),
+const COLUMNS: [(&str, usize); 16] = [
     ("held %", 1),
     ("written/set", 2),
     ("zipf hit %", 1),
@@ -228,59 +218,54 @@ const COLUMNS: [(&str, usize); 12] = [
     ("uniform hit %", 1),
     ("P50 us", 0),
     ("P99 us", 0),
+    ("CPU us/op", 2),
+    ("mixed: P50 us", 0),
+    ("P99 us", 0),
+    ("written/set", 2),
+    ("held %", 1),
     ("after kill %", 1),
     ("after stop %", 1),
 ];
 
+/// What is read, and changed.
+const LOADS: [&str; 3] = [
+    "--mix get:1 --popularity zipf:0.99",
+    "--mix get:1 --popularity uniform",
+    "--mix get:70,set:30 --popularity zipf:0.99",
+];
+
 /// One server's round.
 fn round(place: &Place<'_>, who: Who) -> Result<Vec<f64>, Failure> {
-    for name in ["deep", "ext"] {
-        // There is none the first time.
-        let _ = std::fs::remove_file(place.dir.join(name));
-    }
-    let _ = std::fs::remove_dir_all(place.dir.join("data"));
+    place.clear()?;
     let server = place.start(who)?;
-    let mut set = place.keys() as f64;
-    place.bench(
-        &server,
-        &["--mix", "get:1", "--ops", "1", "--warm-up", "0s"],
-    )?;
-    let mut held = place.pass(&server, &["--fill-on-miss"])?;
-    let mut passes = 1;
-    while held < 1.0 && passes < PASSES_MOST {
-        set += (1.0 - held) * place.keys() as f64;
-        held = place.pass(&server, &["--fill-on-miss"])?;
-        passes += 1;
-    }
-    let written = written_bytes(&server) / (set * VALUE_LEN_MEAN as f64);
-    let mut told = vec![passes as f64, 100.0 * held, written];
-    let duration = format!("{}s", place.args.seconds);
-    for popularity in ["zipf:0.99", "uniform"] {
-        let of = ["--no-fill", "--mix", "get:1", "--popularity", popularity];
-        let found = place.bench(&server, &[&of[..], &["--duration", &duration]].concat())?;
-        told.push(100.0 * figure(&found, "total/hit_ratio"));
-        told.push(figure(&found, "total/reads/p50_us"));
-        told.push(figure(&found, "total/reads/p99_us"));
-        if popularity != "uniform" {
+    let mean = VALUE_LEN_MEAN as f64;
+    place.fill(&server)?;
+    let written = written_bytes(&server) / (place.keys() as f64 * mean);
+    let mut told = vec![place.held(&server)?, written];
+    let seconds = place.args.seconds;
+    for load in LOADS {
+        let before = written_bytes(&server);
+        let words = format!("--no-fill --warm-up 0s --duration {seconds}s {load}");
+        let found = place.bench(&server, &words)?;
+        let of = |path: &str| figure(&found, &format!("total/{path}"));
+        let latencies = [of("reads/p50_us"), of("reads/p99_us")];
+        if load == LOADS[2] {
+            told.extend(latencies);
+            told.push((written_bytes(&server) - before) / (of("by_kind/set") * mean));
+        } else {
+            told.push(100.0 * of("hit_ratio"));
+            told.extend(latencies);
             told.push(figure(&found, "server/cpu_us_per_op"));
         }
     }
+    told.push(place.held(&server)?);
     drop(server);
     let server = place.start(who)?;
-    told.push(100.0 * place.pass(&server, &[])?);
-    stop(server)?;
+    told.push(place.held(&server)?);
+    server.stop()?;
     let server = place.start(who)?;
-    told.push(100.0 * place.pass(&server, &[])?);
+    told.push(place.held(&server)?);
     Ok(told)
-}
-
-/// Stops a server in order.
-fn stop(mut server: Running) -> Result<(), Failure> {
-    let pid = server.0.id().to_string();
-    let asked = Command::new("kill").args(["-TERM", &pid]).status();
-    asked.map_err(|error| failed("kill", error))?;
-    let ended = server.0.wait();
-    ended.map_err(|error| failed("a server", error)).map(drop)
 }
 
 fn row(name: &str, told: &[f64]) {
@@ -296,22 +281,21 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn free_port() -> Result<u16, Failure> {
-    let listener = TcpListener::bind(("127.0.0.1", 0));
-    let address = listener.and_then(|listener| listener.local_addr());
-    Ok(address.map_err(|error| failed("a port", error))?.port())
-}
-
 fn run(args: &Args) -> Result<(), Failure> {
     let directory = tempfile::tempdir_in(&args.dir);
     let directory = directory.map_err(|error| failed("a directory", error))?;
+    let shm = tempfile::tempdir_in(&args.shm);
+    let shm = shm.map_err(|error| failed("a directory in memory", error))?;
     let place = Place {
         args,
-        nyx: build().map_err(|why| Failure::new(Exit::Os, why))?,
-        dir: Path::to_path_buf(directory.path()),
+        nyx: rig::build().map_err(|why| Failure::new(Exit::Os, why))?,
+        dir: directory.path().join("servers"),
+        shm: shm.path().join("servers"),
         port: free_port()?,
     };
-    place.configure()?;
+    for dir in [&place.dir, &place.shm] {
+        std::fs::create_dir(dir).map_err(|error| failed("a directory", error))?;
+    }
     let (keys, memory, deep) = (place.keys(), args.memory, Bytes(place.deep_bytes()));
     println!("{keys} values of {VALUE_LEN} B, {memory} of memory, {deep} of the disk; real\n");
     println!(
