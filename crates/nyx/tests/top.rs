@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 /// After this long what should have happened never will.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// An explanation that is asked for so often never says it.
+const EXPLAINED_MOST: usize = 100;
 const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 const NO_PERMISSION: i32 = 77;
@@ -45,9 +47,13 @@ fn refusal(args: &[&str], code: i32) -> String {
     errors
 }
 
+/// Sentences without the breaks of lines.
+fn flat(said: &str) -> String {
+    said.split_whitespace().collect::<Vec<&str>>().join(" ")
+}
+
 fn assert_says(said: &str, words: &[&str]) {
-    // Sentences are broken into lines.
-    let flat = said.split_whitespace().collect::<Vec<&str>>().join(" ");
+    let flat = flat(said);
     for word in words {
         assert!(flat.contains(word), "{word:?} is missing in: {said}");
     }
@@ -278,15 +284,17 @@ fn tenants_under_load_are_shown_and_explained() {
             heads.starts_with(&["TENANT", "REQ/S", "HIT%", "P50", "P99"]),
             "{table}"
         );
-        let batch = said(&["explain", "batch", &door, "--interval", "200ms"]);
-        assert_says(
-            &batch,
-            &["batch under policy qos", "at most 5.0 % of device main"],
-        );
+        // The controller takes a throttle back now and then, for some tenths of a second.
+        let of_batch = || said(&["explain", "batch", &door, "--interval", "200ms"]);
+        let is_held = |said: &String| flat(said).contains("For the sake of others");
+        let mut asked = std::iter::repeat_with(of_batch).take(EXPLAINED_MOST);
+        let batch = asked.find(is_held);
+        let batch = batch.expect("it is throttled for the sake of others");
         assert_says(
             &batch,
             &[
-                "For the sake of others",
+                "batch under policy qos",
+                "at most 5.0 % of device main",
                 "batch was throttled",
                 "It hurts web",
             ],
