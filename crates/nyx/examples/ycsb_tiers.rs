@@ -339,21 +339,23 @@ fn table(all: &[Vec<Played>], workloads: &[String]) {
     println!();
 }
 
-/// A panel of one figure over the workloads, with a line for each controller.
+/// A panel of one figure over the workloads, with a line for each controller; the figure is of what
+/// a controller gave and of what the first one gave.
 fn panel(
     title: String,
+    scale: Scale,
     all: &[Vec<Played>],
     workloads: &[String],
-    figure: impl Fn(&Played) -> f64,
+    figure: impl Fn(&Played, &Played) -> f64,
 ) -> Panel {
     let line = |played: &Vec<Played>| Line {
         name: played
             .first()
             .map_or_else(String::new, |one| one.controller.clone()),
-        points: (played.iter().enumerate())
-            .map(|(place, one)| Point {
+        points: (played.iter().zip(&all[0]).enumerate())
+            .map(|(place, (one, first))| Point {
                 x: place as f64,
-                y: figure(one),
+                y: figure(one, first),
                 mark: Mark::Dot,
             })
             .collect(),
@@ -362,12 +364,30 @@ fn panel(
         title,
         along: "YCSB workload".to_owned(),
         across: Across::Places(workloads.to_vec()),
-        scale: Scale::Log,
+        scale,
         written: number,
         lines: all.iter().map(line).collect(),
         levels: Vec::new(),
         legend: Legend::Right,
     }
+}
+
+/// What people rather look at: how many times what the first controller gives, and the tails.
+fn panels(len: Bytes, all: &[Vec<Played>], workloads: &[String]) -> Vec<Panel> {
+    let first = &all[0][0].controller;
+    let times = format!("{len}: operations a second, in multiples of {first}'s");
+    let rate = |one: &Played, first: &Played| one.ops_per_s / first.ops_per_s;
+    let tail = |one: &Played, _: &Played| one.p99_us / 1e3;
+    vec![
+        panel(times, Scale::Linear, all, workloads, rate),
+        panel(
+            format!("{len}: P99 in ms"),
+            Scale::Log,
+            all,
+            workloads,
+            tail,
+        ),
+    ]
 }
 
 /// One length of values on one pair.
@@ -402,17 +422,7 @@ fn scene(scene: &Scene<'_>) -> Result<Vec<Panel>, Failure> {
     }
     let workloads = &scene.args.workloads;
     table(&all, workloads);
-    Ok(vec![
-        panel(
-            format!("operations a second, {len}"),
-            &all,
-            workloads,
-            |one| one.ops_per_s,
-        ),
-        panel(format!("P99 in us, {len}"), &all, workloads, |one| {
-            one.p99_us
-        }),
-    ])
+    Ok(panels(len, &all, workloads))
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
