@@ -205,7 +205,7 @@ impl Depth {
     }
 }
 
-/// Of some of the oldest segments of the deep queue the one with the least alive: `each` is the
+/// Of some of the oldest segments of the deep queue the one with the least to lose: `each` is the
 /// queue from its oldest on, `len` long.
 pub(crate) fn victim(
     items: &Items,
@@ -219,5 +219,5 @@ pub(crate) fn victim(
         at.stage().is_none() && at.state() == SegmentState::Sealed
     };
     let oldest = each.filter(is_written).take(choice);
-    oldest.min_by_key(|&segment| items.segments.live_bytes(segment))
+    oldest.min_by_key(|&segment| items.segments.lone_bytes(segment))
 }

@@ -34,7 +34,8 @@ use nyx_tier::Lane;
 
 /// Segments that one search for ended or dead ones looks at.
 const WINDOW_SEGMENTS: u32 = 1024;
-/// A deep segment of which more is garbage goes before older ones that live.
+/// A deep segment of which more is garbage, or twins of what is on the fast device, goes before
+/// older ones that live.
 const DEEP_GARBAGE_LEAST_PERMILLE: u32 = 500;
 /// Garbage is collected where it is at least one part in this many of a segment.
 const GARBAGE_ONE_IN: u32 = 4;
@@ -108,7 +109,7 @@ struct Hand<'a, 'l> {
 struct Seen {
     ended: Option<u32>,
     most_garbage: Option<u32>,
-    /// The same on the deep device, where less than half lives.
+    /// The same on the deep device, where less than half would be lost.
     most_deep_garbage: Option<u32>,
 }
 
@@ -267,14 +268,15 @@ impl Reclaimer {
                 found.ended = Some(self.cursor);
                 return found;
             }
-            let garbage = garbage_permille(segments, self.cursor);
             if store.items.is_deep(self.cursor) {
+                let garbage = 1000 - lone_permille(segments, self.cursor).min(1000);
                 if garbage > most_deep {
                     most_deep = garbage;
                     found.most_deep_garbage = Some(self.cursor);
                 }
                 continue;
             }
+            let garbage = garbage_permille(segments, self.cursor);
             if garbage > most && garbage >= 1000 / GARBAGE_ONE_IN {
                 most = garbage;
                 found.most_garbage = Some(self.cursor);
@@ -487,6 +489,9 @@ impl Reclaimer {
             return false;
         }
         items.set_twin(found.place, &found.header, Some(appended.place));
+        items
+            .segments
+            .add_twin(items.segment_of(appended.place), needs.total());
         drop(guard);
         store.done.mirrors.add(1);
         true
@@ -639,7 +644,11 @@ fn hand_twin_on(
         return [item.place].into_iter().chain(twin).collect();
     }
     let (twin, left) = match stays {
-        true => (Some(item.place), None),
+        true => {
+            let bytes = items.footprint(&item.header).total();
+            items.segments.add_twin(old, bytes);
+            (Some(item.place), None)
+        }
         false => (twin, Some(item.place)),
     };
     items.set_twin(copy, header, twin);
@@ -670,6 +679,9 @@ fn lead_to_twin(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
     store.note(hand.worker, item.place);
     guard.replace(slot, place);
     drop(guard);
+    let twin_bytes = items.footprint(&header).total();
+    let segments = &items.segments;
+    segments.remove_twin(items.segment_of(place), twin_bytes);
     let bytes = items.footprint(&item.header).total();
     store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
     store.done.returns.add(1);
@@ -705,6 +717,12 @@ fn next_batch(hand: &mut Hand<'_, '_>, walk: &mut Walk) -> Batch {
         })
     });
     items.take(BATCH_ITEMS).collect()
+}
+
+/// The share of a segment's bytes that would be lost with it.
+fn lone_permille(segments: &Segments, segment: u32) -> u32 {
+    let written = u64::from(segments.at(segment).written_bytes()).max(1);
+    (u64::from(segments.lone_bytes(segment)) * 1000 / written) as u32
 }
 
 /// Takes over what may have changed in place while the copy was made. Under the bucket's lock.

@@ -277,6 +277,9 @@ pub(crate) struct Segments {
     /// lower. A worker's table is written by that worker alone, and cleared while nobody can find
     /// an item of the segment. The last table is of those that were dead when an image was opened.
     dead: Box<[Box<[AtomicU64]>]>,
+    /// Bytes of records in each segment that are twins: what goes with them is not lost. A hint for
+    /// who chooses a segment, nothing that has to be right.
+    twins: Box<[AtomicU32]>,
     /// Segments with a lower sequence number were found in an image: how many of their items died
     /// is not known for certain.
     first_seq: u64,
@@ -290,6 +293,7 @@ impl Segments {
         let table = |_| (0..all.len()).map(|_| AtomicU64::new(0)).collect();
         Segments {
             dead: (0..=workers).map(table).collect(),
+            twins: (0..all.len()).map(|_| AtomicU32::new(0)).collect(),
             all,
             first_seq: 0,
         }
@@ -319,6 +323,7 @@ impl Segments {
         for table in &self.dead {
             table[segment as usize].store(0, Relaxed);
         }
+        self.twins[segment as usize].store(0, Relaxed);
         self.at(segment).open(seq, queue, class);
     }
 
@@ -364,6 +369,24 @@ impl Segments {
     pub(crate) fn live_bytes(&self, segment: u32) -> u32 {
         let written = self.at(segment).written_bytes();
         written.saturating_sub(self.dead_bytes(segment))
+    }
+
+    /// A record in a segment is an item's twin from now on.
+    pub(crate) fn add_twin(&self, segment: u32, bytes: u32) {
+        self.twins[segment as usize].fetch_add(bytes, Relaxed);
+    }
+
+    /// It is an item of its own, or none any more.
+    pub(crate) fn remove_twin(&self, segment: u32, bytes: u32) {
+        let less = |twins: u32| Some(twins.saturating_sub(bytes));
+        // It always changes.
+        let _ = self.twins[segment as usize].fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Bytes of items that are lost if the segment goes.
+    pub(crate) fn lone_bytes(&self, segment: u32) -> u32 {
+        let twins = self.twins[segment as usize].load(Relaxed);
+        self.live_bytes(segment).saturating_sub(twins)
     }
 
     /// Whether none of its items can be found any more.

@@ -117,7 +117,7 @@ const DEEP_CHOICE_ONE_IN: u32 = 8;
 const CHUNKS_AHEAD: u32 = 4;
 /// Bytes of tables that one segment takes.
 pub(crate) const SEGMENT_TABLE_BYTES: u64 =
-    (size_of::<crate::segment::Segment>() + size_of::<Neighbours>() + 4 + 16) as u64;
+    (size_of::<crate::segment::Segment>() + size_of::<Neighbours>() + 4 + 4 + 16) as u64;
 
 impl Space {
     /// All of `shape.size` free but `used`; so many segments of it, and behind them those of a deep

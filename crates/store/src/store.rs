@@ -652,6 +652,8 @@ impl Store {
         };
         chunks.mark_dead(twin);
         let bytes = self.items.footprint(&chunks.header(twin)).total();
+        let segments = &self.items.segments;
+        segments.remove_twin(self.items.segment_of(twin), bytes);
         self.bury(worker, hash, twin, bytes);
     }
 

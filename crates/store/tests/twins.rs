@@ -215,6 +215,34 @@ fn an_item_outlives_the_segment_of_its_twin() {
 }
 
 #[test]
+fn twins_of_what_stays_on_the_fast_device_go_before_what_is_nowhere_else() {
+    let rig = Rig::new(StoreConfig {
+        eviction: Eviction::Lru,
+        ..deep(8 * MIB, 8 * MIB)
+    });
+    let mut w = rig.worker(0);
+    fill(&mut w, 0..10_000);
+    // A third of the deep device has twins of what is asked for all the time.
+    let hot = 0..2500;
+    let mut turns = hot.clone().cycle();
+    for number in hot.clone().chain(hot) {
+        get(&mut w, &key(number), 0);
+        w.write_back();
+    }
+    assert!(figures(&rig).promotions > 2000, "{:?}", figures(&rig));
+    for number in 10_000..12_500 {
+        fill(&mut w, number..number + 1);
+        for number in turns.by_ref().take(3) {
+            get(&mut w, &key(number), 0);
+            w.write_back();
+        }
+    }
+    let there = (0..12_500).filter(|&number| get(&mut w, &key(number), 0));
+    let there = there.count();
+    assert!(there > 12_000, "{there} {:?}", figures(&rig));
+}
+
+#[test]
 fn a_unique_that_was_handed_out_stays_where_an_item_comes_back_and_leaves() {
     let rig = Rig::new(pair());
     let (mut w, keys) = mirrored(&rig);
