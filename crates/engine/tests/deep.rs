@@ -172,6 +172,20 @@ fn what_cannot_be_read_is_a_miss() {
 }
 
 #[test]
+fn the_pair_knows_how_long_its_worker_was_at_work() {
+    let mut rig = Rig::new(vec![deep("one")]);
+    let mut session = rig.to(0);
+    set(&mut rig, &mut session, "key", &value(1));
+    // What was done before the tenant was there is not told.
+    for (worked, known_ms) in [(5, 0), (3, 3), (4, 7)] {
+        rig.worker.worked(Nanos::from_millis(worked));
+        assert_eq!(waits(&mut rig, &mut session, "get key\r\n").0, 0);
+        let seen = rig.engine.tenants()[0].pair().expect("a pair").seen();
+        assert_eq!(seen.worked_ns, known_ms * 1_000_000);
+    }
+}
+
+#[test]
 fn what_many_wait_for_is_mirrored_and_read_from_both_devices() {
     let mut tenant = deep("one");
     tenant.deep = tenant.deep.map(|share| DeepShare {

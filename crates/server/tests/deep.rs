@@ -10,7 +10,7 @@ use nyx_media::queue::{DeepFile, Through};
 use nyx_policy::baselines::Unlimited;
 use nyx_policy::nhc::{Bounds, Nhc};
 use nyx_store::Eviction;
-use nyx_tier::Deep;
+use nyx_tier::{Deep, Pair};
 use rig::{Client, OPS_PER_S, Server, config, door, engine_over, tenant, until};
 use std::io::Read;
 use std::sync::Arc;
@@ -230,4 +230,22 @@ fn what_cannot_be_read_is_a_miss_and_what_cannot_be_written_stays() {
     until("writes fail", || world.deep.figures().write_errors > 0);
     // What was written before is there.
     client.ask(format!("get key{}\r\n", keys[2]), answer(keys[2]));
+}
+
+#[test]
+fn the_pair_is_told_how_long_the_worker_was_at_work() {
+    let began = Instant::now();
+    let world = world(Through::Auto);
+    let mut client = world.server.client(0);
+    client.ask(set("last", 7), "STORED\r\n");
+    for _ in 0..100 {
+        client.ask("get last7\r\n", answer(7).replace("key7", "last7"));
+    }
+    let seen = world.server.engine.tenants()[0].pair().map(Pair::seen);
+    let worked_ns = seen.expect("a pair").worked_ns;
+    let all_ns = began.elapsed().as_nanos();
+    assert!(
+        0 < worked_ns && u128::from(worked_ns) < all_ns,
+        "{worked_ns} of {all_ns} ns"
+    );
 }

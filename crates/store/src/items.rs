@@ -56,7 +56,7 @@ pub(crate) struct Deep {
     pub(crate) stages: Stages,
     /// Segments that wait to be written: to be asked for without a lock.
     pub(crate) to_write: AtomicU32,
-    /// Whether somebody who makes room waits for a stage.
+    /// Whether somebody who makes room waits for a stage: a hint, which orders nothing else.
     pub(crate) is_wanted: AtomicBool,
 }
 

@@ -269,14 +269,16 @@ impl Reclaimer {
                 return found;
             }
             if store.items.is_deep(self.cursor) {
-                let garbage = 1000 - lone_permille(segments, self.cursor).min(1000);
+                let lone = segments.lone_bytes(self.cursor);
+                let garbage = 1000 - permille(segments, self.cursor, lone).min(1000);
                 if garbage > most_deep {
                     most_deep = garbage;
                     found.most_deep_garbage = Some(self.cursor);
                 }
                 continue;
             }
-            let garbage = garbage_permille(segments, self.cursor);
+            let dead = segments.dead_bytes(self.cursor);
+            let garbage = permille(segments, self.cursor, dead);
             if garbage > most && garbage >= 1000 / GARBAGE_ONE_IN {
                 most = garbage;
                 found.most_garbage = Some(self.cursor);
@@ -719,12 +721,6 @@ fn next_batch(hand: &mut Hand<'_, '_>, walk: &mut Walk) -> Batch {
     items.take(BATCH_ITEMS).collect()
 }
 
-/// The share of a segment's bytes that would be lost with it.
-fn lone_permille(segments: &Segments, segment: u32) -> u32 {
-    let written = u64::from(segments.at(segment).written_bytes()).max(1);
-    (u64::from(segments.lone_bytes(segment)) * 1000 / written) as u32
-}
-
 /// Takes over what may have changed in place while the copy was made. Under the bucket's lock.
 fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
     let items = &hand.store.items;
@@ -736,8 +732,8 @@ fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
     }
 }
 
-/// The share of a segment's bytes that died.
-fn garbage_permille(segments: &Segments, segment: u32) -> u32 {
+/// So many of a segment's bytes as a share of all that were written to it.
+fn permille(segments: &Segments, segment: u32, bytes: u32) -> u32 {
     let written = u64::from(segments.at(segment).written_bytes()).max(1);
-    (u64::from(segments.dead_bytes(segment)) * 1000 / written) as u32
+    (u64::from(bytes) * 1000 / written) as u32
 }

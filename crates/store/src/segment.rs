@@ -278,7 +278,7 @@ pub(crate) struct Segments {
     /// an item of the segment. The last table is of those that were dead when an image was opened.
     dead: Box<[Box<[AtomicU64]>]>,
     /// Bytes of records in each segment that are twins: what goes with them is not lost. A hint for
-    /// who chooses a segment, nothing that has to be right.
+    /// who chooses a segment, nothing that has to be right or that orders anything else.
     twins: Box<[AtomicU32]>,
     /// Segments with a lower sequence number were found in an image: how many of their items died
     /// is not known for certain.
@@ -287,6 +287,8 @@ pub(crate) struct Segments {
 
 /// Bytes of one entry of one worker's table.
 pub(crate) const DEAD_ENTRY_BYTES: u64 = size_of::<AtomicU64>() as u64;
+/// The same of the table of twins.
+pub(crate) const TWIN_ENTRY_BYTES: usize = size_of::<AtomicU32>();
 
 impl Segments {
     pub(crate) fn over(all: Array<Segment>, workers: u16) -> Segments {

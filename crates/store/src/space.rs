@@ -17,7 +17,7 @@
 use crate::chunks::{CHUNK_BYTES, Chunks};
 use crate::depth::{self, Depth, DepthShape};
 use crate::items::Items;
-use crate::segment::{NONE, Queue, SEQ_MAX, SegmentState, has_items};
+use crate::segment::{NONE, Queue, SEQ_MAX, Segment, SegmentState, TWIN_ENTRY_BYTES, has_items};
 use nyx_index::Eras;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -111,13 +111,13 @@ struct Fifo {
 const STARVED_SKIPS_LOG2: u32 = 6;
 /// Keys of deep items take at most one part in this many of the budget.
 pub(crate) const DEEP_KEYS_ONE_IN: u64 = 2;
-/// Of the oldest of one part in this many of the deep queue the one with the least alive goes.
+/// Of the oldest of one part in this many of the deep queue the one with the least to lose goes.
 const DEEP_CHOICE_ONE_IN: u32 = 8;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
 const CHUNKS_AHEAD: u32 = 4;
 /// Bytes of tables that one segment takes.
 pub(crate) const SEGMENT_TABLE_BYTES: u64 =
-    (size_of::<crate::segment::Segment>() + size_of::<Neighbours>() + 4 + 4 + 16) as u64;
+    (size_of::<Segment>() + TWIN_ENTRY_BYTES + size_of::<Neighbours>() + 4 + 16) as u64;
 
 impl Space {
     /// All of `shape.size` free but `used`; so many segments of it, and behind them those of a deep

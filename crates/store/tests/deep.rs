@@ -510,11 +510,24 @@ fn a_part_that_is_too_short_is_refused_with_its_numbers() {
 
 #[test]
 fn a_segment_is_written_piece_by_piece_unless_the_next_is_full() {
+    writes_segments(32 * MIB, 4, true);
+}
+
+#[test]
+fn a_segment_is_hurried_where_somebody_waits_for_its_stage() {
+    // With two stages no other segment gets full while one is written.
+    writes_segments(8 * MIB, 2, false);
+}
+
+/// Fills a store until a segment is written, and on until it is hurried; `is_calm` where it is not
+/// at first.
+fn writes_segments(size: u64, stages: u32, is_calm: bool) {
     let rig = Rig::new(StoreConfig {
         segment_bytes: 512 << 10,
         eviction: Eviction::Fifo,
-        ..deep(32 * MIB, 64 * MIB)
+        ..deep(size, 64 * MIB)
     });
+    assert_eq!(figures(&rig).stages.1, stages);
     let mut w = rig.worker(0);
     let store_one = |w: &mut Worker<'_>, number| {
         let key = key(number);
@@ -533,7 +546,7 @@ fn a_segment_is_written_piece_by_piece_unless_the_next_is_full() {
     // Nothing lands here, so what is on its way stays that.
     let flying = || device(&rig).in_flight().count;
     assert!(write(&mut w) && write(&mut w));
-    assert_eq!(flying(), 1, "a read would wait for one piece");
+    assert_eq!(flying() == 1, is_calm, "a read would wait for one piece");
     // Nothing is dropped for want of a stage before the one that is written is hurried.
     let mut refused = 0;
     for _ in 0..4000 {
@@ -546,6 +559,8 @@ fn a_segment_is_written_piece_by_piece_unless_the_next_is_full() {
         refused = figures(&rig).refused_stage;
     }
     assert!(flying() > 1, "another segment is full");
+    let told = figures(&rig).stages;
+    assert_eq!(told.0 < told.1, is_calm, "{told:?}");
     assert_eq!(refused, 0);
     assert!(!w.write_back());
     let there = found(&mut w, 0..number);

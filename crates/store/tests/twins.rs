@@ -243,6 +243,31 @@ fn twins_of_what_stays_on_the_fast_device_go_before_what_is_nowhere_else() {
 }
 
 #[test]
+fn what_has_left_for_its_twin_is_nowhere_else_again() {
+    let rig = Rig::new(StoreConfig {
+        eviction: Eviction::Fifo,
+        ..deep(4 * MIB, 16 * MIB)
+    });
+    let mut w = rig.worker(0);
+    fill(&mut w, 0..6000);
+    for number in (0..2000).chain(0..2000) {
+        get(&mut w, &key(number), 0);
+        w.write_back();
+    }
+    // Garbage, and in between what is written once.
+    for round in 0..20 {
+        for part in 0..100 {
+            fill(&mut w, 5000 + part * 30..5030 + part * 30);
+            let once = 10_000 + round * 100 + part;
+            fill(&mut w, once..once + 1);
+        }
+    }
+    assert!(figures(&rig).returns > 1000, "{:?}", figures(&rig));
+    let there = (0..8000).filter(|&number| get(&mut w, &key(number), 0));
+    assert_eq!(there.count(), 8000, "{:?}", figures(&rig));
+}
+
+#[test]
 fn a_unique_that_was_handed_out_stays_where_an_item_comes_back_and_leaves() {
     let rig = Rig::new(pair());
     let (mut w, keys) = mirrored(&rig);
