@@ -12,9 +12,12 @@
 //!
 //! `cargo run --release -p nyx --example isolation [-- --runs 5 --seconds 8]`
 
+#[path = "rig/figure.rs"]
+mod figure;
 mod rig;
 
 use clap::{Parser, ValueEnum};
+use figure::figure;
 use nyx::{Exit, Failure};
 use rig::{Running, build};
 use serde_json::Value;
@@ -288,17 +291,6 @@ fn found(bench: Child) -> Result<Value, Failure> {
         return Err(told(&output.status));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| told(&error))
-}
-
-/// A figure of a load generator, by its path. Nothing measured is no number.
-fn figure(of: &Value, path: &str) -> f64 {
-    let found = path
-        .split('/')
-        .try_fold(of, |of, step| match step.parse::<usize>() {
-            Ok(at) => of.get(at),
-            Err(_) => of.get(step),
-        });
-    found.and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
 /// One run of one cell.

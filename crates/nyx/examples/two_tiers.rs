@@ -11,12 +11,15 @@
 //!
 //! `cargo run --release -p nyx --example two_tiers -- --dir /var/tmp` (needs Debian's memcached)
 
+#[path = "rig/figure.rs"]
+mod figure;
 #[path = "rig/loaded.rs"]
 mod loaded;
 mod rig;
 
 use clap::Parser;
-use loaded::{Loaded, failed, figure, free_port};
+use figure::figure;
+use loaded::{Loaded, failed, free_port, serves};
 use nyx::{Exit, Failure};
 use nyx_base::Bytes;
 use serde_json::Value;
@@ -105,10 +108,10 @@ impl Place<'_> {
     }
 
     /// What a server of Nyx's is told.
-    fn configure(&self) -> Result<(), Failure> {
+    fn config(&self) -> String {
         let (dir, shm, port) = (self.dir.display(), self.shm.display(), self.port);
         let (memory, deep) = (self.args.memory.0 >> 10, self.deep_bytes() >> 10);
-        let text = format!(
+        format!(
             r#"
 [server]
 listen = ["127.0.0.1:{port}"]
@@ -133,19 +136,12 @@ item_len_max = "64KiB"
 tiers = ["memory", "disk"]
 durability = "crash"
 "#
-        );
-        let file = self.dir.join("nyx.toml");
-        std::fs::write(file, text).map_err(|error| failed("the configuration", error))
+        )
     }
 
-    fn command(&self, who: Who) -> Command {
+    fn command(&self, who: Who) -> Result<Command, Failure> {
         match who {
-            Who::Nyx => {
-                let mut command = Command::new(&self.nyx);
-                command.args(["serve", "-qq", "--config"]);
-                command.arg(self.dir.join("nyx.toml"));
-                command
-            }
+            Who::Nyx => serves(&self.nyx, &self.dir, &self.config()),
             Who::Memcached => {
                 let mut command = Command::new("memcached");
                 let megabytes = |bytes: u64| (bytes >> 20).to_string();
@@ -157,13 +153,13 @@ durability = "crash"
                 command.args(["-l", "127.0.0.1", "-t", "1", "-u", "root"]);
                 command.args(["-p", &self.port.to_string()]);
                 command.args(["-m", &megabytes(self.args.memory.0), "-o", &ext]);
-                command
+                Ok(command)
             }
         }
     }
 
     fn start(&self, who: Who) -> Result<Loaded, Failure> {
-        Loaded::start(&self.command(who), self.port)
+        Loaded::start(&self.command(who)?, self.port)
     }
 
     /// Forgets what servers before have left.
@@ -172,13 +168,13 @@ durability = "crash"
             let made = std::fs::remove_dir_all(dir).and_then(|()| std::fs::create_dir(dir));
             made.map_err(|error| failed(&dir.display().to_string(), error))?;
         }
-        self.configure()
+        Ok(())
     }
 
     fn bench(&self, server: &Loaded, words: &str) -> Result<Value, Failure> {
         let keys = self.keys();
         let of = format!("--keys {keys} --key-len 20 --value-len {VALUE_LEN} {words}");
-        server.bench(&self.nyx, &of.split_ascii_whitespace().collect::<Vec<_>>())
+        server.bench(&self.nyx, &of)
     }
 
     /// Stores all keys at their pace.

@@ -11,12 +11,15 @@
 //!
 //! `cargo run --release -p nyx --example ycsb_tiers -- --dir /var/tmp --svg ycsb` (15 minutes)
 
+#[path = "rig/figure.rs"]
+mod figure;
 #[path = "rig/loaded.rs"]
 mod loaded;
 mod rig;
 
 use clap::Parser;
-use loaded::{Loaded, failed, figure, free_port};
+use figure::figure;
+use loaded::{Loaded, failed, free_port, serves};
 use nyx::plot::{Across, Legend, Line, Mark, Panel, Point, Scale, draw, number};
 use nyx::{Exit, Failure};
 use nyx_base::Bytes;
@@ -27,7 +30,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// In the order in which `nyx bench` plays them.
 const WORKLOADS: [&str; 6] = ["A", "B", "C", "F", "D", "E"];
@@ -171,16 +174,12 @@ nhc = "{nhc}"
 index = "hybrid+"
 "#
         );
-        let file = self.dir.join("nyx.toml");
-        std::fs::write(&file, text).map_err(|error| failed("the configuration", error))?;
-        let mut command = Command::new(self.nyx);
-        command.args(["serve", "-qq", "--config"]).arg(file);
-        Loaded::start(&command, self.port)
+        Loaded::start(&serves(self.nyx, self.dir, &text)?, self.port)
     }
 
     fn bench(&self, server: &Loaded, keys: u64, words: &str) -> Result<Value, Failure> {
         let of = format!("--keys {keys} --value-len {} {words}", self.value_len);
-        server.bench(self.nyx, &of.split_ascii_whitespace().collect::<Vec<_>>())
+        server.bench(self.nyx, &of)
     }
 
     /// What one worker gets from the devices alone, in values a second: of the fast one what is
@@ -272,28 +271,18 @@ index = "hybrid+"
     }
 }
 
-/// The formula for what a controller does: all on the fast device, a fixed share of what that has,
-/// or the best of both. A hit is what the fast device has, which the first controller's run says.
+/// The formula for what a controller does: all that the fast device has is read there, a fixed
+/// share of that and of what is new, or the best of both. A hit is what the fast device has, which
+/// the first controller's run says.
 fn ceiling(rates: &Rates, hits: f64, played: &Played) -> Result<f64, Failure> {
     let mix = Mix {
         hits,
         writes: played.writes / (played.reads + played.writes),
     };
     let nhc: Nhc = (played.controller.parse()).map_err(|error| failed("--controllers", error))?;
-    // New values go to the fast device under these two.
-    let shared = |share: f64| {
-        shared_many(
-            rates,
-            Mix {
-                hits: hits * share,
-                ..mix
-            },
-            1.0,
-        )
-    };
     let values = match nhc {
-        Nhc::Classic => shared(1.0),
-        Nhc::Split(share) => shared(share),
+        Nhc::Classic => shared_many(rates, mix, 1.0),
+        Nhc::Split(share) => shared_many(rates, mix, share),
         _ => either_many(rates, mix).0,
     };
     Ok(values / (played.reads + played.writes))
@@ -395,8 +384,8 @@ fn scene(scene: &Scene<'_>) -> Result<Vec<Panel>, Failure> {
     let rates = scene.rates()?;
     let (len, per_s) = (Bytes(scene.value_len), |rate: f64| rate.round());
     println!(
-        "{} before {}, {} values of {len}; values a second: fast {} reads, {} writes, deep {} \
-         reads, {} writes\n",
+        "{} before {}, {} values of {len}; emulated, values a second: fast {} reads, {} writes, \
+         deep {} reads, {} writes\n",
         scene.fast,
         scene.deep,
         scene.records(),

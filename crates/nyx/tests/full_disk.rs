@@ -10,6 +10,7 @@ mod surviving;
 
 use std::fs;
 use std::io::{BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use surviving::{Connection, number_behind};
 
@@ -47,6 +48,20 @@ fn key(number: u64) -> String {
     format!("{number:0200}")
 }
 
+/// A script in a namespace of its own, with a directory to mount a disk on, which is made, and a
+/// configuration beside it.
+fn on_a_disk(script: &str, disk: &Path, config: &str) -> Command {
+    fs::create_dir(disk).expect("a directory");
+    let file = disk.with_file_name("nyx.toml");
+    fs::write(&file, config).expect("a configuration");
+    let mut command = Command::new("unshare");
+    command
+        .args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nyx")])
+        .arg(DISK_MIB.to_string())
+        .args([disk, &file]);
+    command
+}
+
 /// Sets a key to its number; whether that was done.
 fn set(client: &mut Connection, number: u64) -> bool {
     let (key, value) = (key(number), number.to_string());
@@ -78,19 +93,13 @@ fn a_full_disk_fails_sets_and_nothing_else() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let disk = dir.path().join("disk");
-    fs::create_dir(&disk).expect("a directory");
     let text = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\ndata_dir = {:?}\nimage_dir = {disk:?}\n\
          [policy]\nkind = \"none\"\n[[device]]\nkind = \"file\"\nsize = \"64MiB\"\n\
          [[tenant]]\nname = \"first\"\nsize = \"64MiB\"\ndurability = \"crash\"\n",
         dir.path()
     );
-    let config = dir.path().join("nyx.toml");
-    fs::write(&config, text).expect("a configuration");
-    let shell = Command::new("unshare")
-        .args(["-Urm", "sh", "-c", SCRIPT, env!("CARGO_BIN_EXE_nyx")])
-        .arg(DISK_MIB.to_string())
-        .args([&disk, &config])
+    let shell = on_a_disk(SCRIPT, &disk, &text)
         .stderr(Stdio::piped())
         .spawn();
     let mut shell = Ended(shell.expect("a shell"));
@@ -139,7 +148,6 @@ fn a_deep_file_that_the_disk_has_no_room_for_is_refused_and_not_left_there() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let disk = dir.path().join("disk");
-    fs::create_dir(&disk).expect("a directory");
     let text = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\ndata_dir = {:?}\n\
          [[device]]\nname = \"pm\"\nkind = \"anon\"\nsize = \"8MiB\"\nmodel = \"cxl\"\n\
@@ -148,19 +156,14 @@ fn a_deep_file_that_the_disk_has_no_room_for_is_refused_and_not_left_there() {
         dir.path(),
         disk.join("deep")
     );
-    let config = dir.path().join("nyx.toml");
-    fs::write(&config, text).expect("a configuration");
-    let ended = Command::new("unshare")
-        .args(["-Urm", "sh", "-c", SCRIPT_ONCE, env!("CARGO_BIN_EXE_nyx")])
-        .arg(DISK_MIB.to_string())
-        .args([&disk, &config])
-        .output()
-        .expect("a shell");
+    let ended = on_a_disk(SCRIPT_ONCE, &disk, &text).output();
+    let ended = ended.expect("a shell");
     let told = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(73), "{told}");
-    let last: Vec<&str> = told.lines().rev().take(1).collect();
+    // Behind it the disk's files would be told of.
+    let last = told.lines().last().unwrap_or_default();
     assert!(
-        last[0].contains("device \"ssd\"") && last[0].contains("No space left on device"),
+        last.contains("device \"ssd\"") && last.contains("No space left on device"),
         "{told}"
     );
 }

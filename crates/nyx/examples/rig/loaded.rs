@@ -55,14 +55,14 @@ impl Loaded {
         self.running.0.id()
     }
 
-    /// What the load generator `nyx` found, of 32 connections.
-    pub(crate) fn bench(&self, nyx: &Path, args: &[&str]) -> Result<Value, Failure> {
+    /// What the load generator `nyx` found, of 32 connections, where it is told these words too.
+    pub(crate) fn bench(&self, nyx: &Path, words: &str) -> Result<Value, Failure> {
         let output = Command::new(nyx)
             .args(["bench", "--no-progress", "--json", "-", "--pin", CPUS[1]])
             .args(["--server", &format!("127.0.0.1:{}", self.port)])
             .args(["--server-pid", &self.pid().to_string()])
             .args(["--connections", "32", "--verify"])
-            .args(args)
+            .args(words.split_ascii_whitespace())
             .output()
             .map_err(|error| failed("nyx bench", error))?;
         if !output.status.success() {
@@ -81,15 +81,13 @@ impl Loaded {
     }
 }
 
-/// A figure by its path. What was not measured is no number.
-pub(crate) fn figure(of: &Value, path: &str) -> f64 {
-    let found = path
-        .split('/')
-        .try_fold(of, |of, step| match step.parse::<usize>() {
-            Ok(place) => of.get(place),
-            Err(_) => of.get(step),
-        });
-    found.and_then(Value::as_f64).unwrap_or(f64::NAN)
+/// How `nyx` serves with a configuration, which is written to a directory.
+pub(crate) fn serves(nyx: &Path, dir: &Path, config: &str) -> Result<Command, Failure> {
+    let file = dir.join("nyx.toml");
+    std::fs::write(&file, config).map_err(|error| failed("the configuration", error))?;
+    let mut command = Command::new(nyx);
+    command.args(["serve", "-qq", "--config"]).arg(file);
+    Ok(command)
 }
 
 /// A port that is free now.

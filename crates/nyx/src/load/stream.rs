@@ -168,11 +168,12 @@ impl Stream {
     }
 
     /// Writes those of the first stores that are due by their pace, to whichever connections have
-    /// room.
-    pub(crate) fn fill_due(&mut self, conns: &mut [Conn], values: &Values, now_ns: u64) {
+    /// room; whether there were any.
+    pub(crate) fn fill_due(&mut self, conns: &mut [Conn], values: &Values, now_ns: u64) -> bool {
         let Some(gap_ns) = self.fill_gap_ns else {
-            return;
+            return false;
         };
+        let due_ns = self.due_ns;
         while self.due_ns <= now_ns as f64 {
             let Some(free) = self.free_conn(conns, FILL_DEPTH) else {
                 break;
@@ -182,6 +183,7 @@ impl Stream {
             }
             self.due_ns += gap_ns;
         }
+        self.due_ns > due_ns
     }
 
     /// Writes one of the first stores; whether there was one left.

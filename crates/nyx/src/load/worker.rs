@@ -283,9 +283,7 @@ impl<'a> Worker<'a> {
                 sent = true;
             }
             if sent {
-                self.conns[stream.conns.clone()]
-                    .iter_mut()
-                    .try_for_each(|c| c.link.flush().map(drop))?;
+                flush(&mut self.conns[stream.conns.clone()])?;
             }
         }
         Ok(())
@@ -294,10 +292,9 @@ impl<'a> Worker<'a> {
     /// Sends what first stores that keep a pace owe.
     fn fill_due(&mut self, now_ns: u64) -> Result<(), LoadError> {
         for stream in self.streams.iter_mut().filter(|_| self.plan.fill) {
-            stream.fill_due(&mut self.conns, &self.values, now_ns);
-            self.conns[stream.conns.clone()]
-                .iter_mut()
-                .try_for_each(|conn| conn.link.flush().map(drop))?;
+            if stream.fill_due(&mut self.conns, &self.values, now_ns) {
+                flush(&mut self.conns[stream.conns.clone()])?;
+            }
         }
         Ok(())
     }
@@ -416,4 +413,9 @@ impl<'a> Worker<'a> {
 /// The part of `count` things that falls to `index` of `parts`.
 fn share(count: usize, parts: usize, index: usize) -> Range<usize> {
     count * index / parts..count * (index + 1) / parts
+}
+
+/// Sends what was written for some connections, as far as their sockets take it.
+fn flush(conns: &mut [Conn]) -> Result<(), LoadError> {
+    (conns.iter_mut()).try_for_each(|conn| conn.link.flush().map(drop))
 }
