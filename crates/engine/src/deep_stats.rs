@@ -35,6 +35,7 @@ impl DeepSum {
         sum.usage = sum.usage + usage;
         let figures = &mut sum.figures;
         figures.live_bytes += one.live_bytes;
+        figures.twin_bytes += one.twin_bytes;
         figures.dead_bytes += one.dead_bytes;
         figures.key_bytes += one.key_bytes;
         figures.segments.0 += one.segments.0;
@@ -119,6 +120,7 @@ pub(crate) fn settings_told(tenant: &Tenant, stat: Tell<'_>) {
 
 fn figures_told(figures: &DeepFigures, tell: Tell<'_>) {
     tell("live_bytes", &figures.live_bytes);
+    tell("twin_bytes", &figures.twin_bytes);
     tell("dead_bytes", &figures.dead_bytes);
     tell("key_bytes", &figures.key_bytes);
     tell("segments", &figures.segments.0);

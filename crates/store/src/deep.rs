@@ -437,6 +437,7 @@ impl Store {
             if segments.at(at).state() != crate::segment::SegmentState::Free {
                 figures.segments.0 += 1;
                 figures.live_bytes += u64::from(segments.live_bytes(at));
+                figures.twin_bytes += u64::from(segments.twin_bytes(at));
                 figures.dead_bytes += u64::from(segments.dead_bytes(at));
             }
         }

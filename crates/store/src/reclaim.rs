@@ -370,6 +370,7 @@ impl Reclaimer {
         let bytes = store.items.footprint(&item.header).total();
         store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
         store.bury_twin(hand.worker, KeyHash(item.hash), item.found());
+        store.noted(hand.worker);
         if ended {
             store.done.expirations.add(1);
             return;
@@ -611,8 +612,7 @@ impl Reclaimer {
             store.note(hand.worker, old);
             guard.replace(slot, appended.place);
             drop(guard);
-            left.into_iter()
-                .for_each(|record| store.bury_record(hand.worker, KeyHash(hash), record));
+            bury_all(hand, hash, left);
             store.done.count_move(items, old, queue, needs.total());
             return true;
         }
@@ -657,6 +657,14 @@ fn hand_twin_on(
     left.into_iter().collect()
 }
 
+/// Counts what an item that was replaced leaves behind.
+fn bury_all(hand: &Hand<'_, '_>, hash: u64, records: ArrayVec<Place, 2>) {
+    for record in records {
+        hand.store.bury_record(hand.worker, KeyHash(hash), record);
+    }
+    hand.store.noted(hand.worker);
+}
+
 /// Leads the index from an item to its twin: it leaves the fast device and nothing is written. True
 /// also where the item is no longer there; false where it has no twin.
 fn lead_to_twin(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
@@ -686,6 +694,7 @@ fn lead_to_twin(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
     segments.remove_twin(items.segment_of(place), twin_bytes);
     let bytes = items.footprint(&item.header).total();
     store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
+    store.noted(hand.worker);
     store.done.returns.add(1);
     true
 }

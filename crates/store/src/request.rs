@@ -225,6 +225,8 @@ pub struct Figures {
 pub struct DeepFigures {
     /// Bytes of live items there: keys, headers and values.
     pub live_bytes: u64,
+    /// Bytes of live ones whose items are on the fast device too: about so many.
+    pub twin_bytes: u64,
     /// Bytes of items there that are dead.
     pub dead_bytes: u64,
     /// Bytes of keys and headers, which lie in DRAM.

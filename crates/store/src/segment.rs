@@ -385,10 +385,15 @@ impl Segments {
         let _ = self.twins[segment as usize].fetch_update(Relaxed, Relaxed, less);
     }
 
+    /// Bytes of records that are twins.
+    pub(crate) fn twin_bytes(&self, segment: u32) -> u32 {
+        self.twins[segment as usize].load(Relaxed)
+    }
+
     /// Bytes of items that are lost if the segment goes.
     pub(crate) fn lone_bytes(&self, segment: u32) -> u32 {
-        let twins = self.twins[segment as usize].load(Relaxed);
-        self.live_bytes(segment).saturating_sub(twins)
+        self.live_bytes(segment)
+            .saturating_sub(self.twin_bytes(segment))
     }
 
     /// Whether none of its items can be found any more.

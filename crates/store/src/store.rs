@@ -619,11 +619,19 @@ impl Store {
     }
 
     /// Before an item is taken out of the index: whoever finds the image of a process that was
-    /// killed between this and [`Store::kill`] does the rest.
+    /// killed between this and [`Store::noted`] does the rest.
     #[inline]
     pub(crate) fn note(&self, worker: WorkerId, place: Place) {
         if let Some(kept) = &self.kept {
             kept.note(worker, place);
+        }
+    }
+
+    /// What was noted is out, and it and its twin are marked.
+    #[inline]
+    pub(crate) fn noted(&self, worker: WorkerId) {
+        if let Some(kept) = &self.kept {
+            kept.noted(worker);
         }
     }
 
@@ -635,6 +643,7 @@ impl Store {
         let bytes = self.items.footprint(&found.header).total();
         self.bury(worker, hash, found.place, bytes);
         self.bury_twin(worker, hash, found);
+        self.noted(worker);
     }
 
     /// The twin of an item that was taken out of the index dies with it. No lock is needed: nobody
@@ -660,9 +669,8 @@ impl Store {
     /// The same for an item of a segment that is being emptied, whose mark nobody will look at but
     /// who finds it in an image.
     pub(crate) fn bury(&self, worker: WorkerId, hash: KeyHash, place: Place, bytes: u32) {
-        if let (Some(chunks), Some(kept)) = (&self.items.chunks, &self.kept) {
+        if let (Some(chunks), Some(_)) = (&self.items.chunks, &self.kept) {
             chunks.mark_dead(place);
-            kept.noted(worker);
         }
         let segment = self.items.segment_of(place);
         // What died in a segment that was found is counted by the sweep, up to the chain that it

@@ -593,13 +593,14 @@ fn live_bytes_of_deep_segments_are_known_when_the_sweep_is_over() {
     sweep(&mut w);
     let figures = (rig.store.figures(), deep_figures(&rig));
     let bytes: u64 = model.values().map(|value| value.len() as u64).sum();
-    let live = figures.0.live_bytes;
+    let live = figures.0.live_bytes - figures.1.twin_bytes;
     // Heads, keys and checks of some forty bytes beside.
     assert!(
         (bytes..bytes + 64 * model.len() as u64).contains(&live),
         "{live} of {bytes}"
     );
     assert!(figures.1.live_bytes > MIB / 2 && figures.1.live_bytes < live);
+    assert!(figures.1.twin_bytes > 10_000, "{:?}", figures.1);
     assert!(figures.1.key_bytes > 0 && rig.store.figures().used_bytes <= 4 * MIB);
     // All of it goes, and so does the room that it took.
     for number in 0..KEYS {
@@ -615,7 +616,12 @@ fn live_bytes_of_deep_segments_are_known_when_the_sweep_is_over() {
         );
     }
     let after = deep_figures(&rig);
-    assert_eq!((after.live_bytes, rig.store.figures().items), (0, 0));
+    let left = (
+        after.live_bytes,
+        after.twin_bytes,
+        rig.store.figures().items,
+    );
+    assert_eq!(left, (0, 0, 0));
 }
 
 /// The index made anew finds what is deep, staged and fast.
@@ -732,4 +738,145 @@ fn a_damaged_image_gives_no_wrong_value() {
         refused > 5 && found > 20_000 && lost > 500,
         "{refused} {found} {lost}"
     );
+}
+
+/// A store some of whose items were read often and came back, and have twins: their numbers.
+fn mirrored(ground: &Ground) -> Vec<u32> {
+    let rig = ground.open(fifo(ground));
+    let mut w = rig.worker(0);
+    for number in 0..9000 {
+        w.enter();
+        w.store(&key(number), &value_of(&key(number), 0, 1000));
+        w.write_back();
+    }
+    // Whose segments are not full have no twin yet; those are the last that were written.
+    for number in (0..1000).chain(0..1000) {
+        w.enter();
+        assert!(w.get(&key(number)).is_some());
+        w.write_back();
+    }
+    assert_eq!(deep_figures(&rig).promotions, 1000);
+    if ground.image().exists() {
+        rig.store.close().expect("a disk");
+    }
+    (0..1000).collect()
+}
+
+/// What is older leaves first, used or not.
+fn fifo(ground: &Ground) -> StoreConfig {
+    StoreConfig {
+        eviction: Eviction::Fifo,
+        ..ground.config(Durability::Crash)
+    }
+}
+
+/// Stores something else until all that was on the fast device has left it.
+fn fill_fast(w: &mut Worker<'_>) {
+    for number in 20_000..25_500 {
+        w.enter();
+        w.store(&key(number), &value_of(&key(number), 0, 1000));
+        w.write_back();
+    }
+}
+
+#[test]
+fn twins_are_found_again_and_make_leaving_free() {
+    for sweeps in [false, true] {
+        let ground = Ground::two(8 * MIB, 32 * MIB);
+        let mirrored = mirrored(&ground);
+        let rig = ground.open(fifo(&ground));
+        let mut w = rig.worker(0);
+        if sweeps {
+            sweep(&mut w);
+        }
+        fill_fast(&mut w);
+        sweep(&mut w);
+        let figures = deep_figures(&rig);
+        // Those that were promoted before their segment was full had none.
+        assert!((900..=1000).contains(&figures.returns), "{figures:?}");
+        for &number in &mirrored {
+            let value = value_of(&key(number), 0, 1000);
+            assert!(
+                look(&mut w, &key(number)) == Some(value),
+                "{number} {figures:?}"
+            );
+        }
+        assert_eq!(
+            (figures.lost, figures.lost_twins, evictions(&rig)),
+            (0, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn twins_that_are_found_again_die_with_their_items() {
+    for sweeps in [false, true] {
+        let ground = Ground::two(8 * MIB, 32 * MIB);
+        let mirrored = mirrored(&ground);
+        let rig = ground.open(fifo(&ground));
+        let mut w = rig.worker(0);
+        if sweeps {
+            sweep(&mut w);
+        }
+        for &number in &mirrored {
+            let (key, now) = (key(number), w.now);
+            let hash = w.hash(&key);
+            if number % 2 == 0 {
+                w.store(&key, &value_of(&key, 1, 1000));
+                continue;
+            }
+            let lane = &mut w.tolls.lane(TENANT);
+            w.store
+                .delete(&mut w.writer, lane, &key, hash, Condition::Always, now);
+        }
+        sweep(&mut w);
+        let live = deep_figures(&rig).live_bytes;
+        fill_fast(&mut w);
+        let version = |number: u32| {
+            number
+                .is_multiple_of(2)
+                .then(|| value_of(&key(number), 1, 1000))
+        };
+        for &number in &mirrored {
+            assert!(look(&mut w, &key(number)) == version(number), "{number}");
+        }
+        // What is deep counts no dead twin.
+        let figures = deep_figures(&rig);
+        assert_eq!((figures.twin_bytes, figures.returns), (0, 0));
+        assert!(live < 9000 * 1100 - 3 * MIB, "{live} B");
+        drop(w);
+        drop(rig);
+        // Nor does any come back where the index is made anew.
+        let image = nyx_media::Image::look(&ground.image()).expect("an image");
+        let about = nyx_store::About::of_image(&image.expect("it was begun")).expect("a tenant's");
+        let rig = ground.open(about.store(&ground.image(), Purpose::Repair));
+        let mut w = rig.worker(0);
+        for &number in &mirrored {
+            assert!(look(&mut w, &key(number)) == version(number), "{number}");
+        }
+    }
+}
+
+#[test]
+fn an_index_made_anew_keeps_items_and_their_twins() {
+    let ground = Ground::two(8 * MIB, 32 * MIB);
+    let mirrored = mirrored(&ground);
+    let image = nyx_media::Image::look(&ground.image()).expect("an image");
+    let about = nyx_store::About::of_image(&image.expect("it was begun")).expect("a tenant's");
+    let rig = ground.open(about.store(&ground.image(), Purpose::Repair));
+    let Beginning::Remade { from, .. } = begins(&rig) else {
+        panic!("{:?}", begins(&rig));
+    };
+    assert_eq!((from.items, from.older), (9000, 0));
+    rig.store.close().expect("a disk");
+    drop(rig);
+    let rig = ground.open(fifo(&ground));
+    let mut w = rig.worker(0);
+    fill_fast(&mut w);
+    let figures = deep_figures(&rig);
+    assert!((900..=1000).contains(&figures.returns), "{figures:?}");
+    for &number in &mirrored {
+        let value = value_of(&key(number), 0, 1000);
+        assert!(look(&mut w, &key(number)) == Some(value), "{number}");
+    }
 }

@@ -61,6 +61,8 @@ struct Episode {
     is_journaled: bool,
     /// Bytes of a deep device; none where there is none.
     deep: Option<u64>,
+    /// What is changed was read before and has a twin, where there is a deep device.
+    has_twins: bool,
 }
 
 impl Episode {
@@ -114,6 +116,10 @@ enum Change {
 impl Change {
     fn any(rng: &mut fastrand::Rng, episode: &Episode) -> Change {
         let number = rng.u32(..episode.keys);
+        Change::of(number, rng, episode)
+    }
+
+    fn of(number: u32, rng: &mut fastrand::Rng, episode: &Episode) -> Change {
         let value = value_of(
             &key(number),
             rng.u64(..),
@@ -388,6 +394,46 @@ struct Run {
     changes: Vec<Change>,
 }
 
+/// Reads what is deep until it comes back and leaves a twin there; the numbers of some.
+fn mirror(worker: &mut Worker<'_>, model: &Model) -> Vec<u32> {
+    let mut twins = Vec::new();
+    for &number in model.keys().take(200) {
+        worker.enter();
+        let key = key(number);
+        let (store, hash, now) = (worker.store, worker.hash(&key), worker.now);
+        let was_deep = store
+            .get(&mut worker.lane(), &key, hash, now)
+            .is_some_and(|item| item.is_deep());
+        for _ in 0..2 {
+            worker.get(&key);
+        }
+        let is_deep = store
+            .get(&mut worker.lane(), &key, hash, now)
+            .is_some_and(|item| item.is_deep());
+        twins.extend((was_deep && !is_deep).then_some(number));
+        worker.write_back();
+    }
+    assert!(twins.len() >= STEPS_DEEP, "{} came back", twins.len());
+    twins
+}
+
+/// What the child does.
+fn changes(
+    worker: &mut Worker<'_>,
+    model: &Model,
+    rng: &mut fastrand::Rng,
+    episode: &Episode,
+) -> Vec<Change> {
+    let twins = episode.has_twins.then(|| mirror(worker, model));
+    let change = |at| match &twins {
+        None => Change::any(rng, episode),
+        // One of them goes for certain.
+        Some(twins) if at == 0 => Change::Delete(twins[0]),
+        Some(twins) => Change::of(twins[at], rng, episode),
+    };
+    (0..episode.steps()).map(change).collect()
+}
+
 /// Steps a child through an episode; none where the machine does not allow that.
 fn play(episode: Episode) -> Option<Run> {
     let rng = &mut fastrand::Rng::with_seed(episode.seed);
@@ -399,8 +445,7 @@ fn play(episode: Episode) -> Option<Run> {
         change.make(&mut worker);
         apply(&mut model, &change);
     }
-    let changes = (0..episode.steps()).map(|_| Change::any(rng, &episode));
-    let changes: Vec<Change> = changes.collect();
+    let changes = changes(&mut worker, &model, rng, &episode);
     let mut models = vec![model];
     for change in &changes {
         let mut next = models.last().expect("one").clone();
@@ -648,6 +693,11 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
             return Err(format!("key {number} cannot be set"));
         }
     }
+    if run.episode.has_twins {
+        drop(worker);
+        drop(rig);
+        return remade(copies, run, moment, &seen);
+    }
     if !run.episode.is_journaled {
         return Ok(());
     }
@@ -662,6 +712,32 @@ fn check(copies: &Copies, run: &Run, moment: &Moment, plant: Plant) -> Result<()
         true => Ok(()),
         false => Err("the journal has something else".to_owned()),
     }
+}
+
+/// Where the index is made anew from the records nothing comes back that had gone.
+fn remade(
+    copies: &Copies,
+    run: &Run,
+    moment: &Moment,
+    seen: &[Option<Item>],
+) -> Result<(), String> {
+    let image = nyx_media::Image::look(&copies.image()).expect("an image");
+    let about = nyx_store::About::of_image(&image.expect("it was begun")).expect("a tenant's");
+    let config = about.store(&copies.image(), Purpose::Repair);
+    let rig = Rig::on_both(copies.medium.clone(), Some(&copies.deep()), config);
+    let rig = rig.expect("an image that can be used");
+    let mut worker = rig.worker(0);
+    for (number, was) in numbers(run, moment).zip(seen) {
+        // Those were set since.
+        let is_set = [0, 1, run.episode.keys].contains(&number);
+        if !is_set && find(&mut worker, number) != *was {
+            let deleted = was.is_none();
+            return Err(format!(
+                "key {number} differs when made anew, deleted: {deleted}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What waits to be written is written from its stage, and is then there as before.
@@ -839,6 +915,7 @@ fn episodes() -> Vec<Episode> {
         is_tight,
         is_journaled: false,
         deep: None,
+        has_twins: false,
     };
     let deep_of = |episode, len| Episode {
         deep: Some(len),
@@ -868,6 +945,10 @@ fn episodes() -> Vec<Episode> {
     let both = [
         deep_of(of(205, 4017, 3000, 1800, false), DEEP_MAX),
         deep_of(of(208, 3501, 1500, 2500, true), DEEP_MIN),
+        Episode {
+            has_twins: true,
+            ..deep_of(of(209, 4000, 3000, 1800, false), DEEP_MAX)
+        },
     ];
     let kept = [roomy[0], roomy[1], roomy[7]].map(journaled);
     match is_long() {
@@ -877,7 +958,7 @@ fn episodes() -> Vec<Episode> {
             .chain(kept)
             .chain(both)
             .collect(),
-        false => vec![roomy[0], roomy[3], tight[0], kept[0], both[0]],
+        false => vec![roomy[0], roomy[3], tight[0], kept[0], both[0], both[2]],
     }
 }
 
@@ -897,7 +978,7 @@ fn whatever_the_instruction_nothing_acknowledged_is_lost() {
         };
         let planted = &mut planted[usize::from(episode.deep.is_some())];
         planted.retain(|(_, plant)| run.episode.is_tight || !finds(*plant));
-        let stride = if episode.deep.is_some() && !is_long() {
+        let stride = if run.moments.len() > 1000 && episode.deep.is_some() && !is_long() {
             9
         } else {
             1

@@ -102,12 +102,17 @@ impl Store {
         more
     }
 
-    /// Counts an item that the sweep saw in the index, in the segment that was found with it; those
-    /// of deep segments like others. Whatever else is alive because of this item is counted here.
+    /// Counts an item that the sweep saw in the index, and its twin, each in the segment that was
+    /// found with it.
     fn count_found(&self, kept: &Kept, place: Place, header: &Header) {
-        let segment = self.items.segment_of(place);
-        if self.items.segments.is_found(segment) {
-            kept.count_live(segment, self.items.footprint(header).total());
+        let twin = self.items.twin(place, header);
+        let chunks = self.items.chunks.iter();
+        let twin = chunks.filter_map(|chunks| Some((twin?, chunks.header(twin?))));
+        for (place, header) in twin.chain([(place, *header)]) {
+            let segment = self.items.segment_of(place);
+            if self.items.segments.is_found(segment) {
+                kept.count_live(segment, self.items.footprint(&header).total());
+            }
         }
     }
 
@@ -145,24 +150,48 @@ impl Store {
         self.is_value_whole(lane, found.place, &found.header, hash)
     }
 
-    /// The hash of the item at a place, if there is one.
+    /// The hash of the item at a place, if there is one; of its twin it is seen whether that is one
+    /// still.
     fn item_at(&self, place: Place) -> Option<u64> {
+        let head = self.found_at(place)?;
+        if let (true, Some(chunks)) = (head.header.has_twin, &self.items.chunks) {
+            let twin = self.found_twin(chunks, place, &head);
+            chunks.set_twin(place, &head.header, twin);
+            if let Some(twin) = twin {
+                let bytes = self.items.footprint(&chunks.header(twin)).total();
+                self.items.segments.add_twin(chunks.segment_of(twin), bytes);
+            }
+        }
+        Some(head.hash.0)
+    }
+
+    /// The head of an item that was there when the image was opened.
+    fn found_at(&self, place: Place) -> Option<Head> {
         let head = self.head_at(place)?;
         let chunks = self.items.chunks.as_ref()?;
         let (chunk, offset) = chunks.chunk_of(place)?;
         // An entry that nobody looked at leads to nothing younger: chains are looked at before
         // anything is put into them. (It may be left of an item that was forgotten with its
         // segment, whose chunk is in another use by now.)
-        let is_found = self.items.segments.is_found(self.items.segment_of(place));
+        let is_found = self.items.segments.is_found(chunks.segment_of(place));
         // What a walk over the segment would not come to is none: it would be left behind when the
         // segment is emptied.
         let is_met = offset < chunks.fill(chunk) && !head.is_dead;
-        let header = chunks.header(place);
-        if is_found && is_met && header.has_twin {
-            // What a twin's segment holds by now nobody knows; its record counts as dead.
-            chunks.set_twin(place, &header, None);
-        }
-        (is_found && is_met).then_some(head.hash.0)
+        (is_found && is_met).then_some(head)
+    }
+
+    /// The twin that an item was found with: a record of the same value in a deep segment. It is in
+    /// the item's chain that its key belongs, and that is looked at before the segment is emptied:
+    /// so whoever empties it knows whose twin it is.
+    fn found_twin(&self, chunks: &Chunks, place: Place, head: &Head) -> Option<Place> {
+        let twin = chunks.twin(place, &head.header)?;
+        let record = self.found_at(twin)?;
+        let check = |place, head: &Head| self.items.checks(place, &head.header);
+        let is_same = record.header.value_len == head.header.value_len
+            && record.header.flags == head.header.flags
+            && chunks.key(twin, &record.header) == chunks.key(place, &head.header)
+            && check(twin, &record)?.value == check(place, head)?.value;
+        (is_same && self.items.is_deep(chunks.segment_of(twin))).then_some(twin)
     }
 
     /// The head at a place, if there is one that is sound, in a chunk that is in use.
@@ -221,12 +250,11 @@ impl Store {
             suspects.extend(u32::try_from(noted.wrapping_sub(1)).ok().map(Place));
         }
         for place in suspects {
-            let Some(hash) = self.item_at(place) else {
-                continue;
-            };
-            self.revive(hash);
-            if self.index.find(hash, |other| other == place).is_none() {
-                chunks.mark_dead(place);
+            // It may be marked, and its twin not.
+            let head = self.head_at(place);
+            let twin = head.and_then(|head| self.found_twin(chunks, place, &head));
+            for place in twin.into_iter().chain([place]) {
+                self.suspect(chunks, place);
             }
         }
         for note in &kept.control[NOTES..INTENTS] {
@@ -238,6 +266,19 @@ impl Store {
 }
 
 impl Store {
+    /// Marks a record that was left by whoever was killed, unless it is an item or somebody's twin.
+    fn suspect(&self, chunks: &Chunks, place: Place) {
+        let Some(head) = self.found_at(place) else {
+            return;
+        };
+        let hash = head.hash.0;
+        self.revive(hash);
+        let is_its = |other| other == place || self.items.is_twin(other, place);
+        if self.index.find(hash, is_its).is_none() {
+            chunks.mark_dead(place);
+        }
+    }
+
     /// Gives an image that is a copy the blocks that it has not and the image had. A copy that
     /// leaves zeros out has none of what was allocated ahead: to find that costs nothing, to look
     /// for every block would.

@@ -370,7 +370,7 @@ impl Kept {
         note.store(u64::from(place.0) + 1, Release);
     }
 
-    /// The item that was noted is out, and marked.
+    /// The item that was noted is out, and marked, and so is its twin.
     #[inline]
     pub(crate) fn noted(&self, worker: WorkerId) {
         self.control[NOTES + worker.index()].store(0, Release);

@@ -2,10 +2,10 @@
 //! asks for that.
 //!
 //! A record is an item whose head is sound, in a chunk of a segment that is in use; one that is
-//! marked as dead counts for nothing. Of two records of one key the one in the younger chunk stays
-//! and the other is marked. Damage leaves two, and a kill between the writing of a copy, or of an
-//! item whose condition had yet to be judged, and its publication: then the younger one may be the
-//! wrong one (docs/open.md).
+//! marked as dead counts for nothing. Of two records of one key, neither of them the other's twin,
+//! the one in the younger chunk stays and the other is marked. Damage leaves two, and a kill
+//! between the writing of a copy, or of an item whose condition had yet to be judged, and its
+//! publication: then the younger one may be the wrong one (docs/open.md).
 //!
 //! What it never does: read a value. What it finds is looked at as after any other start.
 //!
@@ -21,6 +21,15 @@ use nyx_media::MediaError;
 
 /// Its limit grows in steps of this many bytes; what it uses in the end is what counts.
 const LIMIT_STEP_BYTES: u64 = 1 << 20;
+
+/// What became of one record.
+enum Met {
+    New,
+    /// There were two of its key.
+    Older,
+    /// The other one of its key is its twin, or it is that one's.
+    Twin,
+}
 
 /// What the records gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,8 +87,9 @@ impl Items {
                 return;
             }
             match self.insert(chunks, index, place, &head) {
-                Ok(true) => remade.items += 1,
-                Ok(false) => remade.older += 1,
+                Ok(Met::New) => remade.items += 1,
+                Ok(Met::Older) => remade.older += 1,
+                Ok(Met::Twin) => {}
                 Err(Full::Limit | Full::Memory) => full = true,
             }
             while !full && index.is_crowded() {
@@ -95,14 +105,14 @@ impl Items {
         }
     }
 
-    /// Puts one record into the index; false where there were two of its key.
+    /// Puts one record into the index.
     fn insert(
         &self,
         chunks: &Chunks,
         index: &Hash,
         place: Place,
         head: &Head,
-    ) -> Result<bool, Full> {
+    ) -> Result<Met, Full> {
         let key = chunks.key(place, &head.header);
         let is_it = |other: Place| {
             let header = chunks.header(other);
@@ -111,17 +121,22 @@ impl Items {
         loop {
             let mut guard = index.lock(WorkerId(0), head.hash.0);
             match guard.find(is_it) {
+                Some(slot) if self.is_twin(slot.place, place) => return Ok(Met::Twin),
+                Some(slot) if self.is_twin(place, slot.place) => {
+                    guard.replace(slot, place);
+                    return Ok(Met::Twin);
+                }
                 Some(slot) if self.unique(slot.place) < self.unique(place) => {
                     guard.replace(slot, place);
                     chunks.mark_dead(slot.place);
-                    return Ok(false);
+                    return Ok(Met::Older);
                 }
                 Some(_) => {
                     chunks.mark_dead(place);
-                    return Ok(false);
+                    return Ok(Met::Older);
                 }
                 None => match guard.insert(place) {
-                    Ok(()) => return Ok(true),
+                    Ok(()) => return Ok(Met::New),
                     Err(Full::Limit) => index.set_limit(index.limit() + LIMIT_STEP_BYTES),
                     Err(full) => return Err(full),
                 },
