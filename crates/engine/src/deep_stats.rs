@@ -51,6 +51,8 @@ impl DeepSum {
         figures.mirrors += one.mirrors;
         figures.arounds += one.arounds;
         figures.lost_twins += one.lost_twins;
+        figures.compactions += one.compactions;
+        figures.compacted_bytes += one.compacted_bytes;
         figures.evictions += one.evictions;
         figures.lost += one.lost;
     }
@@ -132,6 +134,8 @@ fn figures_told(figures: &DeepFigures, tell: Tell<'_>) {
     tell("promotions", &figures.promotions);
     tell("mirrors", &figures.mirrors);
     tell("arounds", &figures.arounds);
+    tell("compactions", &figures.compactions);
+    tell("compacted_bytes", &figures.compacted_bytes);
     tell("evictions", &figures.evictions);
     tell("refused_stage", &figures.refused_stage);
     tell("refused_segment", &figures.refused_segment);

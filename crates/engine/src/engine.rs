@@ -12,7 +12,7 @@ use nyx_base::{Clock, Instant, Now, TenantId, WorkerId};
 use nyx_gate::{Device, Gate};
 use nyx_proto::{Command, KeyBuf, Limits, Out, reply};
 use nyx_store::{Eras, Item, KeyHash, Likely, Presence, Store, Writer};
-use nyx_tier::{Away, Deep, Hand, Lane, Tolls};
+use nyx_tier::{Away, Deep, Done, Hand, Lane, Tolls, What};
 use std::sync::{Arc, Mutex};
 
 /// The tenants of a process and who decides over them. Shared by all workers.
@@ -162,13 +162,23 @@ impl Cx<'_, '_> {
         more
     }
 
-    /// Sets off what waits to be written to the deep device, as far as that takes it now.
+    /// Sets off what waits to be written to the deep device, as far as that takes it now; and what
+    /// makes room there, where it is time for that.
     #[inline]
     pub(crate) fn write_back(&mut self) {
         if self.store.has_to_write(self.writer) {
             let now = self.now.mono;
             self.store.write_back(self.writer, &mut self.lane, now);
         }
+        if self.store.has_to_compact() {
+            self.compact();
+        }
+    }
+
+    /// Goes on to free segments of the deep device, where few are left.
+    pub(crate) fn compact(&mut self) {
+        let now = (self.now.mono, self.now.unix);
+        self.store.compact(self.writer, &mut self.lane, now);
     }
 
     /// What the gate said.
@@ -508,11 +518,17 @@ impl Engine {
     /// again while [`Worker::is_restless`].
     pub fn land(&self, worker: &mut Worker, now: Now, landed: impl FnMut(Away)) {
         worker.tolls.land(now.mono, landed);
-        while let Some(done) = worker.tolls.next_written() {
-            let mut cx = self.cx(worker, done.tenant, now);
-            let what = (done.tag, done.is_done);
-            cx.store.written(cx.writer, &mut cx.lane, what, now.unix);
+        while let Some(Done { tenant, tag, what }) = worker.tolls.next_done() {
+            let mut cx = self.cx(worker, tenant, now);
+            let (store, w, lane) = (cx.store, &mut *cx.writer, &mut cx.lane);
+            match what {
+                What::Written => store.written(w, lane, (tag, true), now.unix),
+                What::NotWritten => store.written(w, lane, (tag, false), now.unix),
+                What::Read(bytes) => store.compacted(w, lane, (tag, Some(bytes)), now.unix),
+                What::NotRead => store.compacted(w, lane, (tag, None), now.unix),
+            }
             cx.write_back();
+            cx.compact();
         }
     }
 
@@ -548,6 +564,7 @@ impl Engine {
             cx.store.reorder(cx.writer, &mut cx.lane, now.unix)
         });
         cx.write_back();
+        cx.compact();
         let follows = cx.store.is_behind() && cx.store.follow(cx.writer, &mut cx.lane, now.unix);
         let rewrites = cx.while_open(is_urgent, cx.store.is_rewriting(), |cx| {
             cx.store.rewrite(cx.writer, &mut cx.lane, now.unix)

@@ -416,7 +416,7 @@ impl Store {
         let refused = depth.refused;
         let mut figures = DeepFigures {
             stages: (all.stages - depth.free_stages(), all.stages),
-            key_bytes: u64::from(depth.chunks) * u64::from(crate::chunks::CHUNK_BYTES),
+            key_bytes: depth.key_bytes(),
             segments: (0, all.segments),
             demotions: self.done.demotions.get(),
             returns: self.done.returns.get(),
@@ -424,6 +424,8 @@ impl Store {
             mirrors: self.done.mirrors.get(),
             arounds: self.arounds.load(Relaxed),
             lost_twins: self.lost_twins.load(Relaxed),
+            compactions: self.done.compactions.get(),
+            compacted_bytes: self.done.compacted_bytes.get(),
             evictions: self.done.deep_evictions.get(),
             refused_stage: refused.stage,
             refused_segment: refused.segment,

@@ -10,6 +10,7 @@
 //! before it is open, and leaves it after all of it was written and before the stage is free: so
 //! whatever moment a kill leaves, a value is where the segment says, in the stage or on the device.
 
+use crate::chunks::CHUNK_BYTES;
 use crate::items::Items;
 use crate::segment::{NONE, SegmentState, has_items};
 use nyx_base::UnixSeconds;
@@ -20,6 +21,9 @@ use std::ops::Range;
 /// Free segments that are made ahead of need, and stages that a write needs beside those that are
 /// filled.
 pub(crate) const AHEAD_SEGMENTS: u32 = 2;
+/// Segments beyond those that are kept for compaction: one part in this many, this many at most.
+const COMPACT_ONE_IN: u32 = 32;
+const COMPACT_AHEAD_MOST: u32 = 6;
 /// What may be written in a day may come in bursts of a part in this many.
 const BURSTS_PER_DAY: u64 = 24;
 /// Segments that a burst has at least.
@@ -54,6 +58,10 @@ pub(crate) struct Depth {
     pub(crate) to_write: VecDeque<u32>,
     allowance: Option<Allowance>,
     pub(crate) refused: Refused,
+    /// With fewer segments left, what lives in some is written together.
+    compact_below: u32,
+    /// That is under way.
+    pub(crate) is_compacting: bool,
 }
 
 /// How often a segment was refused, by what there was none of.
@@ -95,6 +103,9 @@ impl Depth {
                 at: UnixSeconds(0),
             }),
             refused: Refused::default(),
+            compact_below: AHEAD_SEGMENTS
+                + (shape.segments / COMPACT_ONE_IN).clamp(1, COMPACT_AHEAD_MOST),
+            is_compacting: false,
         }
     }
 
@@ -126,6 +137,11 @@ impl Depth {
     fn claim(&mut self, stage: u32) -> bool {
         let at = self.stages.iter().position(|&free| free == stage);
         at.map(|at| self.stages.remove(at)).is_some()
+    }
+
+    /// Bytes that keys of deep items take.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        u64::from(self.chunks) * u64::from(CHUNK_BYTES)
     }
 
     /// A free segment and the stage that it is to be filled in.
@@ -173,10 +189,19 @@ impl Depth {
         allowance.is_some_and(|allowance| allowance.bytes < allowance.burst_bytes / 2)
     }
 
+    /// Segments that are free or will be.
+    fn left(&self) -> u32 {
+        self.free.len() as u32 + self.untouched.len() as u32 + self.limbo
+    }
+
     /// Whether segments are nearly used up.
     pub(crate) fn is_tight(&self) -> bool {
-        let left = self.free.len() as u32 + self.untouched.len() as u32 + self.limbo;
-        left < AHEAD_SEGMENTS
+        self.left() < AHEAD_SEGMENTS
+    }
+
+    /// Whether there are so few left that it is time for compaction.
+    pub(crate) fn is_short(&self) -> bool {
+        self.left() < self.compact_below
     }
 
     /// A segment is free again; `last` where it is to be used after all others.

@@ -58,6 +58,8 @@ pub(crate) struct Deep {
     pub(crate) to_write: AtomicU32,
     /// Whether somebody who makes room waits for a stage: a hint, which orders nothing else.
     pub(crate) is_wanted: AtomicBool,
+    /// Whether compaction is to be thought of: another, to be asked for without a lock.
+    pub(crate) to_compact: AtomicBool,
 }
 
 /// Where a value lies.
@@ -144,6 +146,7 @@ impl Items {
             stages,
             to_write: AtomicU32::new(0),
             is_wanted: AtomicBool::new(false),
+            to_compact: AtomicBool::new(true),
         });
         Items {
             chunks,

@@ -6,9 +6,10 @@
 //! through the lane, charged to the tenant whose room is being made.
 //!
 //! Where there is a deep device, what the policy evicts goes there, if there is a stage to write it
-//! to; nothing waits for that. Of the deep device the oldest segment goes, whole: what of it was
-//! asked for meanwhile lies on the fast one again. An item that has a twin there leaves the fast
-//! device by having the index led to it.
+//! to; nothing waits for that. Segments of the deep device are freed ahead of need ([`compact`]);
+//! where that does not keep up, one goes, whole: what of it was asked for meanwhile lies on the
+//! fast one again. An item that has a twin there leaves the fast device by having the index led to
+//! it.
 //!
 //! What it never does: wait, touch another tenant, free memory that a reader may still look at.
 //!
@@ -16,11 +17,14 @@
 //! writers go on: an item is moved by appending a copy and then replacing its place under its
 //! bucket's lock, if it is still there.
 
+mod compact;
+
+use self::compact::Compaction;
 use crate::chunks::CHUNK_BYTES;
 use crate::evict::Plan;
 use crate::header::{Header, State};
 use crate::item::Item;
-use crate::items::{Draft, Items, Source, Spot};
+use crate::items::{Draft, Items, Source};
 use crate::request::KeyHash;
 use crate::segment::{Queue, SegmentState, Segments};
 use crate::space::Taker;
@@ -52,6 +56,9 @@ pub(crate) struct Reclaimer {
     /// Where items that stay are written.
     writer: Writer,
     cursor: u32,
+    /// The same of the deep device.
+    deep_cursor: u32,
+    compaction: Option<Compaction>,
     /// What may be written to the deep device is nearly used up.
     is_scarce: bool,
 }
@@ -69,6 +76,8 @@ pub(crate) struct Done {
     pub(crate) returns: Counter,
     /// Items that were written to the deep device and stay on the fast one.
     pub(crate) mirrors: Counter,
+    pub(crate) compactions: Counter,
+    pub(crate) compacted_bytes: Counter,
     pub(crate) deep_evictions: Counter,
     /// Items that did not go deep since little may be written, and nobody had asked for them.
     pub(crate) spared: Counter,
@@ -127,6 +136,8 @@ impl Reclaimer {
         Reclaimer {
             writer: Writer::new(WorkerId(0), Taker::Relocation, classes),
             cursor: 0,
+            deep_cursor: 0,
+            compaction: None,
             is_scarce: false,
         }
     }
@@ -316,11 +327,7 @@ impl Reclaimer {
             let mut batch = std::mem::replace(&mut next, next_batch(hand, &mut walk));
             // Most of what lives will be read: its value comes near while the others are looked up.
             batch.retain(|item| {
-                store.approach(item.hash);
-                let lives = store
-                    .index
-                    .find(item.hash, |place| place == item.place)
-                    .is_some();
+                let lives = is_item(hand, item);
                 if lives {
                     store.items.prefetch_value(hand.lane, item.place);
                 } else if store.items.is_deep(victim) {
@@ -348,29 +355,19 @@ impl Reclaimer {
                 self.goes_deep(store, &item, state)
                     .then_some((Queue::Deep, 0))
             });
-            let spot = store.items.spot(item.place, &item.header);
+            let items = &store.items;
+            let spot = items.spot(item.place, &item.header);
             if let Some((queue, uses)) = to
-                && self.relocate(hand, item, spot, queue, uses)
+                && let Some(value) = items.source(spot, item.header.value_len)
+                && self.relocate(hand, item, value, queue, uses)
             {
                 return;
             }
         }
-        let mut guard = store.index.lock(hand.worker, item.hash);
-        let Some(slot) = guard.find(|place| place == item.place) else {
-            return;
-        };
         let ended = ended || store.is_ended(&item.header, item.place, hand.now);
-        store.note(hand.worker, item.place);
-        store
-            .items
-            .with_key(hand.lane, item.place, &item.header, |key| {
-                store.strike(&mut guard, slot, hand.worker, key);
-            });
-        drop(guard);
-        let bytes = store.items.footprint(&item.header).total();
-        store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
-        store.bury_twin(hand.worker, KeyHash(item.hash), item.found());
-        store.noted(hand.worker);
+        if !strike_out(hand, &item) {
+            return;
+        }
         if ended {
             store.done.expirations.add(1);
             return;
@@ -431,7 +428,8 @@ impl Reclaimer {
             header: item.header,
             hash: item.hash,
         };
-        self.relocate(&mut hand, resident, item.spot, Queue::Main, 0)
+        let value = store.items.source(item.spot, item.header.value_len);
+        value.is_some_and(|value| self.relocate(&mut hand, resident, value, Queue::Main, 0))
     }
 
     /// Writes an item of the fast device to the deep one too; false where it has a twin, or there
@@ -546,13 +544,12 @@ impl Reclaimer {
     }
 
     /// Writes an item again and publishes the copy in its stead. True where that is done, or where
-    /// the item is no longer there; false where there is no room, where it has ended meanwhile, or
-    /// where its value would have to be fetched first.
+    /// the item is no longer there; false where there is no room, or where it has ended meanwhile.
     fn relocate(
         &mut self,
         hand: &mut Hand<'_, '_>,
         item: Resident,
-        spot: Spot,
+        value: Source<'_>,
         queue: Queue,
         uses: u8,
     ) -> bool {
@@ -562,9 +559,6 @@ impl Reclaimer {
             mut header,
             hash,
         } = item;
-        let Some(value) = items.source(spot, header.value_len) else {
-            return false;
-        };
         let lot = self.writer.lot(queue, header.expiry, hand.now);
         let mut key = [0; KEY_BYTES];
         let key = &mut key[..usize::from(header.key_len)];
@@ -621,9 +615,12 @@ impl Reclaimer {
 
 impl Done {
     fn count_move(&self, items: &Items, old: Place, queue: Queue, bytes: u32) {
-        if queue == Queue::Deep {
+        let was_deep = items.is_deep(items.segment_of(old));
+        if queue == Queue::Deep && was_deep {
+            self.compacted_bytes.add(u64::from(bytes));
+        } else if queue == Queue::Deep {
             self.demotions.add(1);
-        } else if items.is_deep(items.segment_of(old)) {
+        } else if was_deep {
             self.promotions.add(1);
         } else {
             self.relocations.add(1);
@@ -718,16 +715,54 @@ fn next_batch(hand: &mut Hand<'_, '_>, walk: &mut Walk) -> Batch {
     let store = hand.store;
     let items = std::iter::from_fn(|| {
         let (place, header) = walk.next(&store.items, hand.lane)?;
-        let hash_of = |key: &[u8]| store.hash(key).0;
-        let hash = store.items.with_key(hand.lane, place, &header, hash_of);
-        store.index.prefetch(hash);
-        Some(Resident {
-            place,
-            header,
-            hash,
-        })
+        let item = as_resident(hand, place, header);
+        store.index.prefetch(item.hash);
+        Some(item)
     });
     items.take(BATCH_ITEMS).collect()
+}
+
+/// What a walk came to.
+fn as_resident(hand: &mut Hand<'_, '_>, place: Place, header: Header) -> Resident {
+    let hash_of = |key: &[u8]| hand.store.hash(key).0;
+    let hash = hand
+        .store
+        .items
+        .with_key(hand.lane, place, &header, hash_of);
+    Resident {
+        place,
+        header,
+        hash,
+    }
+}
+
+/// Whether a record is an item: the index leads to it.
+fn is_item(hand: &Hand<'_, '_>, record: &Resident) -> bool {
+    hand.store.approach(record.hash);
+    let find = |place| place == record.place;
+    hand.store.index.find(record.hash, find).is_some()
+}
+
+/// Takes an item out of the index, and counts it and its twin as dead; false where somebody else
+/// did.
+fn strike_out(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
+    let store = hand.store;
+    let mut guard = store.index.lock(hand.worker, item.hash);
+    let Some(slot) = guard.find(|place| place == item.place) else {
+        return false;
+    };
+    store.note(hand.worker, item.place);
+    store
+        .items
+        .with_key(hand.lane, item.place, &item.header, |key| {
+            store.strike(&mut guard, slot, hand.worker, key);
+        });
+    drop(guard);
+    let bytes = store.items.footprint(&item.header).total();
+    store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
+    store.bury_twin(hand.worker, KeyHash(item.hash), item.found());
+    store.noted(hand.worker);
+    true
 }
 
 /// Takes over what may have changed in place while the copy was made. Under the bucket's lock.
@@ -743,6 +778,9 @@ fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
 
 /// So many of a segment's bytes as a share of all that were written to it.
 fn permille(segments: &Segments, segment: u32, bytes: u32) -> u32 {
-    let written = u64::from(segments.at(segment).written_bytes()).max(1);
-    (u64::from(bytes) * 1000 / written) as u32
+    permille_of(bytes, segments.at(segment).written_bytes())
+}
+
+fn permille_of(bytes: u32, all: u32) -> u32 {
+    (u64::from(bytes) * 1000 / u64::from(all).max(1)) as u32
 }

@@ -255,6 +255,10 @@ pub struct DeepFigures {
     /// Twins that could not be read, or were not what had been stored; their items were read from
     /// the fast device.
     pub lost_twins: u64,
+    /// Segments there that were freed by writing what lived in them again.
+    pub compactions: u64,
+    /// Bytes of that: keys, headers and values.
+    pub compacted_bytes: u64,
     /// Items that went since the deep device was full, or their keys took too much.
     pub evictions: u64,
     /// Items that could not be read, or were not what had been stored.

@@ -105,9 +105,15 @@ impl Store {
         enough
     }
 
-    /// Whether there is a deep device that has not yet written what it was given.
+    /// Whether there is a deep device that soon will take more, and now would not, or only for what
+    /// lives there: it has not yet written what it was given, or it is full, and what is dead there
+    /// is being moved out of the way or not yet known.
     pub(crate) fn is_backlogged(&self) -> bool {
-        self.is_deep() && self.space.lock().is_backlogged(&self.items)
+        if !self.is_deep() {
+            return false;
+        }
+        let mut space = self.space.lock();
+        space.is_backlogged(&self.items) || self.is_sweeping() && space.is_deep_tight()
     }
 
     /// The same; then what is on its way there is hurried.

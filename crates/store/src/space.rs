@@ -111,6 +111,8 @@ struct Fifo {
 const STARVED_SKIPS_LOG2: u32 = 6;
 /// Keys of deep items take at most one part in this many of the budget.
 pub(crate) const DEEP_KEYS_ONE_IN: u64 = 2;
+/// Compaction begins where all but one part in this many of those is used.
+const COMPACT_KEYS_ONE_IN: u64 = 16;
 /// Of the oldest of one part in this many of the deep queue the one with the least to lose goes.
 const DEEP_CHOICE_ONE_IN: u32 = 8;
 /// Key memory is nearly used up where fewer chunks than this are left (places have 32 bits).
@@ -318,17 +320,60 @@ impl State {
 
     /// Whether something deep must go: its segments are nearly used up, or its keys take too much.
     pub(crate) fn is_deep_tight(&self) -> bool {
-        self.depth.as_ref().is_some_and(|depth| {
-            let keys = u64::from(depth.chunks) * u64::from(CHUNK_BYTES);
-            depth.is_tight() || keys > self.shape.size / DEEP_KEYS_ONE_IN
+        self.depth
+            .as_ref()
+            .is_some_and(|depth| depth.is_tight() || depth.key_bytes() > self.deep_keys_most())
+    }
+
+    /// Bytes that keys of deep items may take.
+    fn deep_keys_most(&self) -> u64 {
+        self.shape.size / DEEP_KEYS_ONE_IN
+    }
+
+    /// Whether the deep device will soon be able to take more, and now is not: no stage is free, or
+    /// no segment while compaction makes some.
+    pub(crate) fn is_backlogged(&mut self, items: &Items) -> bool {
+        self.collect(items);
+        let is_deep_tight = self.is_deep_tight();
+        let depth = self.depth.as_ref();
+        depth.is_some_and(|depth| depth.free_stages() == 0 || depth.is_compacting && is_deep_tight)
+    }
+
+    /// Whether it is time for compaction: what is left of the deep device, or for its keys, is
+    /// little, and as much may be written as that takes.
+    pub(crate) fn is_compaction_due(&mut self, items: &Items) -> bool {
+        self.collect(items);
+        let most = self.deep_keys_most();
+        let depth = self.depth.as_ref();
+        depth.is_some_and(|depth| {
+            let are_keys_many = depth.key_bytes() > most - most / COMPACT_KEYS_ONE_IN;
+            (depth.is_short() || are_keys_many) && !depth.is_scarce()
         })
     }
 
-    /// Whether there is a deep device and no stage free to fill for it.
-    pub(crate) fn is_backlogged(&mut self, items: &Items) -> bool {
+    /// Whether a stage is free to fill.
+    pub(crate) fn has_stage(&mut self, items: &Items) -> bool {
         self.collect(items);
         let depth = self.depth.as_ref();
-        depth.is_some_and(|depth| depth.free_stages() == 0)
+        depth.is_some_and(|depth| depth.free_stages() > 0)
+    }
+
+    /// Takes a deep segment to be emptied by compaction.
+    pub(crate) fn begin_compaction(&mut self, items: &Items, segment: u32) {
+        self.claim(items, segment);
+        self.set_compacting(true);
+    }
+
+    /// It is empty.
+    pub(crate) fn end_compaction(&mut self, items: &Items, segment: u32) {
+        self.set_compacting(false);
+        self.retire(items, segment);
+    }
+
+    fn set_compacting(&mut self, is_compacting: bool) {
+        if let Some(depth) = &mut self.depth {
+            depth.is_compacting = is_compacting;
+        }
     }
 
     /// The deep segment that goes next.
@@ -431,6 +476,9 @@ impl State {
     fn take_deep(&mut self, items: &Items, class: u8) -> Option<u32> {
         let (segment, stage) = self.depth.as_mut()?.take(items.segment_bytes())?;
         let seq = self.next_seq();
+        if let Some(deep) = items.deep() {
+            deep.to_compact.store(true, Relaxed);
+        }
         items.segments.at(segment).set_stage(Some(stage));
         items.segments.open(segment, seq, Queue::Deep, class);
         Some(segment)

@@ -12,7 +12,7 @@ use nyx_index::Place;
 use nyx_tier::Lane;
 
 /// Where a walk stands.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     segment: u32,
     chunk: u32,

@@ -125,7 +125,7 @@ fn what_is_never_changed_stays_while_what_changes_leaves_garbage() {
         ..deep(4 * MIB, 16 * MIB)
     });
     let mut w = rig.worker(0);
-    fill(&mut w, 0..5000);
+    fill(&mut w, 0..3000);
     // Four times what the device holds is written, and no segment of that is garbage alone: one of
     // thirty is not written again.
     for round in 0..20 {
@@ -135,7 +135,9 @@ fn what_is_never_changed_stays_while_what_changes_leaves_garbage() {
             fill(&mut w, once..once + 1);
         }
     }
-    assert_eq!(found(&mut w, 0..8000), 8000, "{:?}", figures(&rig));
+    for (numbers, all) in [(0..3000, 3000), (5000..8000, 3000), (10_000..12_000, 2000)] {
+        assert_eq!(found(&mut w, numbers), all, "{:?}", figures(&rig));
+    }
 }
 
 #[test]

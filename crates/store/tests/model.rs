@@ -297,6 +297,7 @@ impl Check<'_, '_> {
                 let lane = &mut self.w.tolls.lane(TENANT);
                 let now = Instant(0);
                 self.w.store.write_back(&mut self.w.writer, lane, now);
+                self.w.compact();
             }
         }
         let figures = self.w.store.figures();

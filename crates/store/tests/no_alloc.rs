@@ -96,7 +96,9 @@ fn two_devices_do_not_allocate_either() {
                     w.land();
                 }
                 let lane = &mut w.tolls.lane(TENANT);
-                if store.write_back(&mut w.writer, lane, Instant(0)) {
+                let is_writing = store.write_back(&mut w.writer, lane, Instant(0));
+                w.compact();
+                if is_writing {
                     w.land();
                 }
             }
@@ -107,5 +109,6 @@ fn two_devices_do_not_allocate_either() {
         assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{eviction}");
         let told = rig.store.figures().deep.expect("a deep device");
         assert!(told.demotions > 1000 && told.promotions > 100, "{told:?}");
+        assert!(told.compactions > 10, "{told:?}");
     }
 }

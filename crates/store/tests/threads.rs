@@ -80,6 +80,7 @@ fn churn(w: &mut Worker<'_>, seed: u64, rounds: u64, versions: &AtomicU64) {
             w.land();
             let lane = &mut w.tolls.lane(TENANT);
             w.store.write_back(&mut w.writer, lane, Instant(0));
+            w.compact();
         }
         if round % 1024 == 0 {
             let lane = &mut w.tolls.lane(TENANT);
@@ -110,6 +111,7 @@ fn two_devices_give_no_others_bytes_either() {
         assert_eq!(told.lost, 0, "{eviction}: {told:?}");
         let has_moved = told.demotions > 1000 && told.promotions > 100 && told.evictions > 100;
         assert!(has_moved, "{eviction}: {told:?} {figures:?}");
+        assert!(told.compactions > 10, "{eviction}: {told:?}");
     }
 }
 

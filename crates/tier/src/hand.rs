@@ -5,6 +5,9 @@
 //! stays until its buffer is needed for another: whoever waited for it comes back for it, and where
 //! that takes too long fetches it again.
 //!
+//! What nobody waits for (writes, and reads of what is to be written elsewhere) is an errand, told
+//! of by its tag when it is done.
+//!
 //! What it never does: wait; look at the bytes; touch the critical queue for something that nobody
 //! waits for, or the background queue for something that somebody does.
 //!
@@ -30,6 +33,8 @@ const SPARE_ENTRIES: u32 = 16;
 /// What is written goes in pieces of so many bytes at most, so many at a time.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 const PIECE_SLOTS: u32 = 8;
+/// So many of these are left to writes by reads that nobody waits for.
+const WRITE_SLOTS_MIN: usize = PIECE_SLOTS as usize / 2;
 /// Keys are told apart by this much before any fetch is looked at.
 const LOTS: usize = 256;
 /// Who waited has so many turns to come back.
@@ -53,11 +58,11 @@ pub struct Hand {
     refused: [bool; 2],
     /// Fetches that failed before they were submitted.
     fallen: Vec<u16>,
-    /// Writes that did.
+    /// Errands that did.
     failed: Vec<usize>,
     turn: u64,
-    writes: Box<[Option<Write>]>,
-    written: VecDeque<Written>,
+    errands: Box<[Option<Errand>]>,
+    done: VecDeque<Done>,
 }
 
 /// What a fetch is for.
@@ -105,11 +110,15 @@ pub(crate) struct Trip {
     pub(crate) expected_ns: f64,
 }
 
+/// What is on its way and nobody waits for.
 #[derive(Clone, Copy, Debug)]
-struct Write {
+struct Errand {
     tenant: TenantId,
     tag: u64,
-    len: usize,
+    /// Bytes of whole blocks.
+    blocks: usize,
+    /// Where in them those begin that are read, and how many; none of a write.
+    reads: Option<(usize, usize)>,
 }
 
 /// What is waited for on one hand: a fetch, or anything.
@@ -160,15 +169,28 @@ pub struct Landing {
     number: u32,
 }
 
-/// A write that is done, or has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+/// A write, or a read that nobody waited for, that is done or has failed.
+#[derive(Debug)]
+pub struct Done {
     /// Whose it was.
     pub tenant: TenantId,
     /// What it was asked with.
     pub tag: u64,
-    /// Whether it was done.
-    pub is_done: bool,
+    /// What came of it.
+    pub what: What,
+}
+
+/// What came of an errand.
+#[derive(Debug)]
+pub enum What {
+    /// Something was written.
+    Written,
+    /// It could not be.
+    NotWritten,
+    /// The bytes that were read. Others wait for the buffer: it is not to be kept.
+    Read(Buffer),
+    /// They could not be.
+    NotRead,
 }
 
 impl Drop for Hand {
@@ -179,8 +201,8 @@ impl Drop for Hand {
                 self.deep.come_back(blocks(skip, len));
             }
         }
-        for write in self.writes.iter().flatten() {
-            self.deep.come_back(write.len);
+        for errand in self.errands.iter().flatten() {
+            self.deep.come_back(errand.blocks);
         }
     }
 }
@@ -217,8 +239,8 @@ impl Hand {
             fallen: Vec::with_capacity(entries as usize),
             failed: Vec::with_capacity(PIECE_SLOTS as usize),
             turn: 0,
-            writes: vec![None; PIECE_SLOTS as usize].into(),
-            written: VecDeque::with_capacity(PIECE_SLOTS as usize),
+            errands: vec![None; PIECE_SLOTS as usize].into(),
+            done: VecDeque::with_capacity(PIECE_SLOTS as usize),
             deep,
         })
     }
@@ -422,7 +444,7 @@ impl Hand {
     /// Whether another piece may be written now.
     pub(crate) fn takes_pieces(&self) -> bool {
         // One that failed leaves its buffer at once, but is to be told of first.
-        let has_entry = self.writes.iter().any(Option::is_none);
+        let has_entry = self.errands.iter().any(Option::is_none);
         self.pieces.free() > 0 && has_entry && !self.deep.drill.is_stalled()
     }
 
@@ -444,26 +466,64 @@ impl Hand {
         let mut from = self.pieces.take().expect("it takes pieces");
         from.narrow(0..len);
         fill(&mut from);
-        let is_free = |write: &Option<Write>| write.is_none();
-        let number = self.writes.iter().position(is_free).expect("as buffers");
-        self.writes[number] = Some(Write { tenant, tag, len });
-        self.deep.set_off(len);
-        if self.deep.drill.write_error().is_some() {
-            self.failed.push(number);
-            return;
-        }
+        let errand = Errand {
+            tenant,
+            tag,
+            blocks,
+            reads: None,
+        };
         let write = Request::Write {
             at: to,
             from,
             is_durable: false,
         };
-        let submitted = self.background.submit(write, number as u64);
-        submitted.expect("it is as deep as there are buffers");
+        self.send(errand, write, self.deep.drill.write_error().is_some());
+    }
+
+    /// Reads `len` bytes from `at`, for which nobody waits; false where writes have the buffers.
+    pub(crate) fn read_behind(&mut self, (tenant, tag): Key, at: u64, len: usize) -> bool {
+        let (from, blocks, skip) = self.deep.blocks_of(at, len);
+        let (pool, kept) = match blocks > PIECE_BYTES {
+            false => (&self.pieces, WRITE_SLOTS_MIN),
+            true => (&self.large, LARGE_SLOTS as usize / 2),
+        };
+        let entries = self.errands.iter().filter(|errand| errand.is_none());
+        let has_entry = entries.count() > WRITE_SLOTS_MIN;
+        if pool.free() <= kept || !has_entry || self.deep.drill.is_stalled() {
+            return false;
+        }
+        let Some(mut into) = pool.take() else {
+            return false;
+        };
+        into.narrow(0..blocks);
+        let errand = Errand {
+            tenant,
+            tag,
+            blocks,
+            reads: Some((skip, len)),
+        };
+        let read = Request::Read { at: from, into };
+        self.send(errand, read, self.deep.drill.read_error().is_some());
+        true
+    }
+
+    /// Sets off what nobody waits for, or has it fail.
+    fn send(&mut self, errand: Errand, request: Request, fails: bool) {
+        let is_free = |errand: &Option<Errand>| errand.is_none();
+        let number = self.errands.iter().position(is_free).expect("as buffers");
+        self.errands[number] = Some(errand);
+        self.deep.set_off(errand.blocks);
+        if fails {
+            self.failed.push(number);
+            return;
+        }
+        let submitted = self.background.submit(request, number as u64);
+        submitted.expect("it is as deep as there are entries");
         self.background.kick();
     }
 
-    /// Takes in what has landed since; tells of fetches in `landed`, of writes in
-    /// [`Hand::next_written`].
+    /// Takes in what has landed since; tells of fetches in `landed`, of all else in
+    /// [`Hand::next_done`].
     pub(crate) fn land(&mut self, now: Instant, landed: &mut impl FnMut(Away)) {
         self.turn += 1;
         if self.deep.drill.is_stalled() {
@@ -483,10 +543,11 @@ impl Hand {
             landed(self.away(Wait(entry)));
         }
         while let Some(number) = self.failed.pop() {
-            self.count(number, false, now);
+            self.count(number, None, now);
         }
         while let Some(done) = self.background.reap() {
-            self.count(done.tag as usize, done.result.is_ok(), now);
+            let buffer = done.buffer.filter(|_| done.result.is_ok());
+            self.count(done.tag as usize, buffer, now);
         }
         for is_large in [false, true] {
             let at = usize::from(is_large);
@@ -528,28 +589,44 @@ impl Hand {
         };
     }
 
-    fn count(&mut self, number: usize, is_done: bool, now: Instant) {
-        let write = self.writes[number].take().expect("it was asked for");
-        let Write { tenant, tag, len } = write;
-        self.deep.come_back(len);
-        self.deep.count_write(len, is_done, now);
-        self.written.push_back(Written {
+    /// An errand is done; without its buffer where it failed.
+    fn count(&mut self, number: usize, buffer: Option<Buffer>, now: Instant) {
+        let errand = self.errands[number].take().expect("it was asked for");
+        let Errand {
             tenant,
             tag,
-            is_done,
-        });
+            blocks,
+            reads,
+        } = errand;
+        self.deep.come_back(blocks);
+        let what = match (reads, buffer) {
+            (None, buffer) => {
+                self.deep.count_write(blocks, buffer.is_some(), now);
+                buffer.map_or(What::NotWritten, |_| What::Written)
+            }
+            (Some((skip, len)), Some(mut buffer)) => {
+                self.deep.count_read(blocks, true);
+                buffer.narrow(skip..skip + len);
+                What::Read(buffer)
+            }
+            (Some(_), None) => {
+                self.deep.count_read(0, false);
+                What::NotRead
+            }
+        };
+        self.done.push_back(Done { tenant, tag, what });
     }
 
-    /// A write that is done, or has failed.
-    pub(crate) fn next_written(&mut self) -> Option<Written> {
-        self.written.pop_front()
+    /// An errand that is done, or has failed.
+    pub(crate) fn next_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
     }
 
     /// Whether there is anything to take in, now or later.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight() > 0
             || !(self.fallen.is_empty() && self.failed.is_empty())
-            || !self.written.is_empty()
+            || !self.done.is_empty()
             || self.refused.contains(&true)
     }
 
@@ -564,7 +641,7 @@ impl Hand {
             self.refused[usize::from(is_large)] && self.fetches.iter().any(landed)
         };
         let has_no_event = self.deep.is_polled() || self.deep.drill.is_stalled();
-        let told = self.fallen.is_empty() && self.failed.is_empty() && self.written.is_empty();
+        let told = self.fallen.is_empty() && self.failed.is_empty() && self.done.is_empty();
         !told || (has_no_event && self.in_flight() > 0) || waits(false) || waits(true)
     }
 

@@ -5,7 +5,7 @@
 //! *Thread safety*: a [`Tolls`] belongs to one worker.
 
 use crate::device::Deep;
-use crate::hand::{Away, Hand, Landing, Looked, PIECE_BYTES, Written};
+use crate::hand::{Away, Done, Hand, Landing, Looked, PIECE_BYTES};
 use crate::pair::{Desk, Pair, Toil};
 use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, Device, Gate, Toll};
@@ -154,9 +154,9 @@ impl Tolls {
         }
     }
 
-    /// A write that is done or has failed, on any hand.
-    pub fn next_written(&mut self) -> Option<Written> {
-        self.hands.iter_mut().find_map(Hand::next_written)
+    /// A write, or a read that nobody waited for, that is done or has failed, on any hand.
+    pub fn next_done(&mut self) -> Option<Done> {
+        self.hands.iter_mut().find_map(Hand::next_done)
     }
 
     /// Whether anything is on its way, or is to be taken in.
@@ -349,7 +349,7 @@ impl Lane<'_> {
     }
 
     /// Writes a piece of `len` bytes, whole blocks and at most [`Lane::PIECE_BYTES`], at `at` of
-    /// the deep device. [`Tolls::next_written`] tells when it is done.
+    /// the deep device. [`Tolls::next_done`] tells when it is done.
     ///
     /// Panics where [`Lane::takes_deep`] does not say so.
     pub fn write_deep(&mut self, tag: u64, at: u64, len: usize, fill: impl FnOnce(&mut [u8])) {
@@ -357,5 +357,21 @@ impl Lane<'_> {
         deep.hand.write((deep.tenant, tag), at, len, fill);
         deep.desk.wrote_deep(len);
         deep.toll.charge(&deep.hand.deep().cost, Op::Write, len);
+    }
+
+    /// Reads `len` bytes from `at` of the deep device, for which nobody waits; false where there is
+    /// no buffer for that now. [`Tolls::next_done`] hands them over. Charged when it is set off, by
+    /// whole blocks.
+    ///
+    /// Panics where the tenant has no deep device, or the range is empty, leaves it or is longer
+    /// than a value may be.
+    pub fn read_behind(&mut self, tag: u64, at: u64, len: usize) -> bool {
+        let deep = self.deep.as_mut().expect("there is a deep device");
+        let is_sent = deep.hand.read_behind((deep.tenant, tag), at, len);
+        if is_sent {
+            let (_, blocks, _) = deep.hand.deep().blocks_of(at, len);
+            deep.toll.charge(&deep.hand.deep().cost, Op::Read, blocks);
+        }
+        is_sent
     }
 }

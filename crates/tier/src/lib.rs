@@ -21,7 +21,7 @@ mod profile;
 
 pub use costs::Costs;
 pub use device::{Deep, DeepFigures, Drill};
-pub use hand::{Away, Hand, Landing, Looked, Wait, Written};
+pub use hand::{Away, Done, Hand, Landing, Looked, Wait, What};
 pub use lane::{Lane, Tolls};
 pub use nyx_policy::nhc::{Bounds, Nhc, Side};
 pub use pair::Pair;

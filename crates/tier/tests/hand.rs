@@ -4,7 +4,7 @@ use nyx_base::{CachePadded, Clock, Instant, TenantId, WorkerId};
 use nyx_gate::{Account, Budget, CostTable, Device, Usage, cost::STEPS};
 use nyx_media::mapped::Mapped;
 use nyx_media::queue::{DeepFile, Through};
-use nyx_tier::{Away, Deep, Hand, Lane, Looked, Pair, Tolls, Wait};
+use nyx_tier::{Away, Deep, Hand, Lane, Looked, Pair, Tolls, Wait, What};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -78,14 +78,23 @@ impl Rig {
         let mut lane = self.lane();
         lane.write_deep(tag, at as u64, len, |into| into.copy_from_slice(&bytes));
         self.land();
-        let each = std::iter::from_fn(|| self.tolls.next_written());
-        let told: Vec<bool> = each
-            .map(|done| {
-                assert_eq!((done.tenant, done.tag), (TENANT, tag));
-                done.is_done
-            })
-            .collect();
-        told
+        let each = self.done(tag).into_iter();
+        let told = each.map(|what| match what {
+            What::Written => true,
+            What::NotWritten => false,
+            other => panic!("{other:?}"),
+        });
+        told.collect()
+    }
+
+    /// What came of errands, all of them of one tag.
+    fn done(&mut self, tag: u64) -> Vec<What> {
+        let each = std::iter::from_fn(|| self.tolls.next_done());
+        let told = each.map(|done| {
+            assert_eq!((done.tenant, done.tag), (TENANT, tag));
+            done.what
+        });
+        told.collect()
     }
 
     /// Takes in what comes until nothing is on its way.
@@ -258,7 +267,7 @@ fn many_writes_at_once_may_fail_and_are_one_failure() {
     }
     assert_eq!(writes, 8, "as many as there are buffers");
     rig.land();
-    let failed = std::iter::from_fn(|| rig.tolls.next_written()).count();
+    let failed = std::iter::from_fn(|| rig.tolls.next_done()).count();
     assert_eq!(failed, 8);
     let second = 1_000_000_000;
     assert!(!rig.lane().takes_deep(Instant(second - 1)));
@@ -325,4 +334,68 @@ fn a_device_that_stalls_tells_of_nothing_until_it_goes_on() {
     assert!(!rig.lane().takes_deep(Instant(0)) && rig.tolls.is_busy());
     rig.deep.drill.stall(false);
     assert_eq!(rig.land(), [away]);
+}
+
+#[test]
+fn what_is_read_for_nobody_comes_as_it_was_written_and_is_charged() {
+    let mut rig = Rig::new();
+    let mut rng = nyx_base::Rng::with_seed(3);
+    for round in 0..200 {
+        let most = if round % 10 == 0 { 2 << 20 } else { 300_000 };
+        let (at, len) = (rng.usize(..LEN - most), rng.usize(1..most));
+        let before = rig.usage();
+        assert!(rig.lane().read_behind(round, at as u64, len));
+        let cost = &rig.deep.cost;
+        let blocks = (at + len).next_multiple_of(4096) - at / 4096 * 4096;
+        let charged = (rig.usage() - before).read_used.0;
+        assert_eq!(charged, cost.price(nyx_media::Op::Read, blocks).0);
+        rig.land();
+        let mut told = rig.done(round);
+        let Some(What::Read(buffer)) = told.pop() else {
+            panic!("{told:?}");
+        };
+        assert!(buffer[..] == rig.bytes[at..at + len], "{len} bytes at {at}");
+    }
+    let figures = rig.deep.figures();
+    assert_eq!((figures.reads, figures.read_errors), (200, 0));
+}
+
+#[test]
+fn reads_for_nobody_leave_buffers_to_writes_and_to_fetches() {
+    let mut rig = Rig::new();
+    for len in [10, 1 << 20] {
+        let sent = (0..20).filter(|&tag| rig.lane().read_behind(tag, 0, len));
+        let sent = sent.count();
+        assert!((1..=4).contains(&sent), "{sent} of {len} bytes");
+        assert!(rig.lane().takes_deep(Instant(0)));
+        let away = rig.lane().fetch_deep(7, 0, len);
+        assert!(away.wait != Wait::ANY, "it has a buffer");
+        rig.land();
+        let told: Vec<_> = std::iter::from_fn(|| rig.tolls.next_done()).collect();
+        assert_eq!(told.len(), sent);
+        assert!(rig.landed(7).is_some());
+        let Looked::Here(landing) = rig.lane().look_deep(7) else {
+            panic!("it has landed");
+        };
+        rig.lane().forget(landing);
+    }
+}
+
+#[test]
+fn a_read_for_nobody_that_fails_is_told_of() {
+    let mut rig = Rig::new();
+    rig.deep.drill.fail_reads(Some(5));
+    assert!(rig.lane().read_behind(4, 100, 1000));
+    assert!(rig.tolls.is_busy() && rig.tolls.is_restless());
+    rig.land();
+    assert!(matches!(rig.done(4)[..], [What::NotRead]));
+    rig.deep.drill.fail_reads(None);
+    rig.deep.drill.stall(true);
+    assert!(!rig.lane().read_behind(5, 100, 1000), "nothing is told of");
+    rig.deep.drill.stall(false);
+    assert!(rig.lane().read_behind(6, 100, 1000));
+    rig.land();
+    assert!(matches!(rig.done(6)[..], [What::Read(_)]));
+    let figures = rig.deep.figures();
+    assert_eq!((figures.reads, figures.read_errors), (1, 1));
 }

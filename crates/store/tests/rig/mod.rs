@@ -18,7 +18,7 @@ use nyx_store::{
     DeepPart, Eras, Eviction, KeyHash, Layout, Presence, Put, PutOutcome, Store, StoreConfig,
     StoreError, WriteMode, Writer,
 };
-use nyx_tier::{Bounds, Deep, Hand, Lane, Nhc, Pair, Tolls};
+use nyx_tier::{Bounds, Deep, Done, Hand, Lane, Nhc, Pair, Tolls, What};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -243,9 +243,15 @@ impl Worker<'_> {
         self.enter();
         loop {
             self.tolls.land(Instant(0), |_| {});
-            while let Some(done) = self.tolls.next_written() {
-                let (lane, told) = (&mut self.tolls.lane(TENANT), (done.tag, done.is_done));
-                self.store.written(&mut self.writer, lane, told, self.now);
+            while let Some(Done { tag, what, .. }) = self.tolls.next_done() {
+                let lane = &mut self.tolls.lane(TENANT);
+                let (store, w, now) = (self.store, &mut self.writer, self.now);
+                match what {
+                    What::Written => store.written(w, lane, (tag, true), now),
+                    What::NotWritten => store.written(w, lane, (tag, false), now),
+                    What::Read(bytes) => store.compacted(w, lane, (tag, Some(bytes)), now),
+                    What::NotRead => store.compacted(w, lane, (tag, None), now),
+                }
             }
             if self.tolls.hands().iter().all(|hand| hand.in_flight() == 0) {
                 return;
@@ -253,12 +259,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes what is full to the deep device, until no more is; true where the device takes no
-    /// more.
+    /// Writes what is full to the deep device, until no more is, and frees segments there where few
+    /// are left; true where the device takes no more.
     pub(crate) fn write_back(&mut self) -> bool {
         for _ in 0..1000 {
             let lane = &mut self.tolls.lane(TENANT);
-            if !self.store.write_back(&mut self.writer, lane, Instant(0)) {
+            let is_written = !self.store.write_back(&mut self.writer, lane, Instant(0));
+            self.compact();
+            let is_busy = self.tolls.hands().iter().any(|hand| hand.in_flight() > 0);
+            if is_written && !is_busy {
                 return false;
             }
             self.land();
@@ -266,9 +275,21 @@ impl Worker<'_> {
         true
     }
 
+    /// Takes the next step of compaction.
+    pub(crate) fn compact(&mut self) {
+        let lane = &mut self.tolls.lane(TENANT);
+        let now = (Instant(0), self.now);
+        self.store.compact(&self.writer, lane, now);
+    }
+
     /// A new batch of events.
     pub(crate) fn enter(&self) {
         self.eras.enter(self.writer.worker());
+    }
+
+    /// Nothing is held until the next batch.
+    pub(crate) fn leave(&self) {
+        self.eras.leave(self.writer.worker());
     }
 }
 
