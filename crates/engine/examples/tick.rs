@@ -85,7 +85,7 @@ fn engine(tenants: usize) -> Result<Engine, Box<dyn std::error::Error>> {
         deep_devices: Vec::new(),
         tenants: (0..tenants).map(tenant).collect(),
         tenants_max: 0,
-        policy: Box::new(Unlimited),
+        policy: Box::new(Unlimited).into(),
         workers: WORKERS,
         hash_seed: 1,
     })?)

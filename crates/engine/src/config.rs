@@ -1,8 +1,8 @@
 //! What an engine is made from, and why it may refuse.
 
+use crate::control::Policies;
 use nyx_base::Bytes;
 use nyx_gate::Device;
-use nyx_policy::Policy;
 use nyx_policy::nhc::{Bounds, Nhc};
 use nyx_store::{Eviction, Keep, Layout, StoreError, Tree, WriteMode};
 use nyx_tier::Deep;
@@ -18,8 +18,8 @@ pub struct EngineConfig {
     pub tenants: Vec<TenantConfig>,
     /// How many tenants there may ever be; where there are more from the start, as many as those.
     pub tenants_max: usize,
-    /// Who decides. Its tenants are in the same order.
-    pub policy: Box<dyn Policy>,
+    /// Who decides. Their tenants are in the same order.
+    pub policy: Policies,
     /// How many workers there will be.
     pub workers: u16,
     /// Seeds the hashes of keys; random in the server, fixed in the simulator.

@@ -1,10 +1,18 @@
 //! The tick: accounts in, policy, budgets out. Data and control meet in a few cache lines per
 //! tenant and nowhere else.
 //!
+//! Each deep device has a policy of its own, which divides its time. The one of the other devices
+//! governs what tenants do on deep ones too, where it goes by latencies ([`Policy::spans`]). The
+//! budget that it writes there stands below the one of the device's own, so that both hold.
+//!
 //! If ticks stop (a stalled or crashed controller) the last budgets stay in force: limits go on to
 //! be kept, because leases are computed from time and not handed out by ticks; only a pause ends.
 //! If the policy fails, [`Engine::keep_limits`] puts what it wanted outside of experiments in its
 //! place.
+
+mod deep;
+
+pub(crate) use deep::{DeepRule, or_nobody};
 
 use crate::engine::Engine;
 use crate::tenant::Tenant;
@@ -13,7 +21,7 @@ use nyx_gate::{Budget, CostTable, DELAY_INFINITE, Limit, Rate, Usage};
 use nyx_policy::sharing::limit::Kept;
 use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Standing, Want};
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A pause ends after this long if no tick prolongs it. Ticks are at most 100 ms apart.
 const PAUSE_MOST: Nanos = Nanos::from_millis(500);
@@ -33,9 +41,97 @@ pub trait Governed {
     fn budget(&self) -> &Budget;
     /// Its device's prices.
     fn cost(&self) -> &CostTable;
+    /// What it has on a further device, which a policy governs too that goes by latencies; none
+    /// where it has none.
+    fn further(&self) -> Option<Further<'_>> {
+        None
+    }
     /// Told at each tick whether the policy looks at its latencies.
     fn set_measured(&self, measured: bool) {
         let _ = measured;
+    }
+}
+
+/// What a governed tenant has on a further device.
+pub struct Further<'a> {
+    /// What it has used of it.
+    pub usage: Usage,
+    /// What it may use.
+    pub budget: &'a Budget,
+    /// The device's prices.
+    pub cost: &'a CostTable,
+}
+
+/// Who decides over an engine's devices.
+pub struct Policies {
+    /// Over the devices that all tenants are on.
+    pub fast: Box<dyn Policy>,
+    /// Over the deep ones, in their order; over those that have none here, nobody. Its tenants are
+    /// all of the engine's, in the same order.
+    pub deep: Vec<Box<dyn Policy>>,
+}
+
+impl From<Box<dyn Policy>> for Policies {
+    fn from(fast: Box<dyn Policy>) -> Policies {
+        let deep = Vec::new();
+        Policies { fast, deep }
+    }
+}
+
+impl<P: Policy + 'static> From<Box<P>> for Policies {
+    fn from(fast: Box<P>) -> Policies {
+        let fast: Box<dyn Policy> = fast;
+        fast.into()
+    }
+}
+
+/// What a tenant had used at the last tick: of its device, and of a further one.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    usage: Usage,
+    further: Usage,
+}
+
+/// What somebody did to a device, or to two.
+struct Load {
+    used: DevicePs,
+    harm: DevicePs,
+    bytes: u64,
+    ops: u64,
+    holds: u64,
+}
+
+impl Load {
+    /// Of what was used since the last tick, which is `before`.
+    fn since(before: &mut Usage, usage: Usage, cost: &CostTable) -> Load {
+        let did = usage - std::mem::replace(before, usage);
+        Load {
+            used: did.used(),
+            harm: cost.harm(&did),
+            bytes: did.read_bytes.wrapping_add(did.written_bytes),
+            ops: did.reads.wrapping_add(did.writes),
+            holds: did.holds,
+        }
+    }
+
+    /// Device time of two devices does not add up: who may use a part of each has used what it
+    /// used of the one that it used more.
+    fn and(self, other: Load) -> Load {
+        Load {
+            used: self.used.max(other.used),
+            harm: DevicePs(self.harm.0.wrapping_add(other.harm.0)),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            ops: self.ops.wrapping_add(other.ops),
+            holds: self.holds.wrapping_add(other.holds),
+        }
+    }
+
+    fn add_to(&self, seen: &mut Seen) {
+        seen.used = DevicePs(seen.used.0.wrapping_add(self.used.0));
+        seen.harm = DevicePs(seen.harm.0.wrapping_add(self.harm.0));
+        seen.bytes = seen.bytes.wrapping_add(self.bytes);
+        seen.ops = seen.ops.wrapping_add(self.ops);
+        seen.holds = seen.holds.wrapping_add(self.holds);
     }
 }
 
@@ -47,9 +143,14 @@ pub struct Controller {
     seen: Vec<Seen>,
     /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
     /// depends on its size, and accounts know the mean of a stretch of time only.
-    usage: Vec<Usage>,
+    usage: Vec<Account>,
     want: Vec<Want>,
     in_force: Vec<Option<Want>>,
+    /// Of which tenants it governs what they do on further devices: as it says, and as it said when
+    /// it last wanted something.
+    spans: Vec<bool>,
+    spanned: Vec<bool>,
+    further_in_force: Vec<Option<Want>>,
     groups: Groups,
     /// The budgets of the groups.
     budgets: Vec<Arc<Budget>>,
@@ -69,9 +170,12 @@ impl Controller {
             policy,
             ticked: Instant(0),
             seen: vec![Seen::default(); tenants],
-            usage: vec![Usage::default(); tenants],
+            usage: vec![Account::default(); tenants],
             want: vec![Want::default(); tenants],
             in_force: vec![None; tenants],
+            spans: vec![false; tenants],
+            spanned: vec![false; tenants],
+            further_in_force: vec![None; tenants],
             groups: Groups::default(),
             budgets: Vec::new(),
             is_new: true,
@@ -91,7 +195,10 @@ impl Controller {
     pub(crate) fn grow(&mut self, tenants: usize) {
         let before = self.seen.len();
         self.seen.resize(tenants, Seen::default());
-        self.usage.resize(tenants, Usage::default());
+        self.usage.resize(tenants, Account::default());
+        self.spans.resize(tenants, false);
+        self.spanned.resize(tenants, false);
+        self.further_in_force.resize(tenants, None);
         // The groups stand behind the tenants.
         let new = tenants - before;
         let want = || std::iter::repeat_n(Want::default(), new);
@@ -104,11 +211,7 @@ impl Controller {
     }
 
     /// Takes the groups of a new policy over, which has stepped.
-    fn install<'t, T: Governed + 't>(
-        &mut self,
-        groups: Groups,
-        tenants: impl ExactSizeIterator<Item = &'t T>,
-    ) {
+    fn install(&mut self, groups: Groups, tenants: impl ExactSizeIterator<Item = impl Governed>) {
         let count = tenants.len();
         self.groups = groups;
         let groups = &self.groups.groups;
@@ -132,10 +235,10 @@ impl Controller {
     }
 
     /// One tick. Returns when the policy wants the next one.
-    pub fn tick<'t, T: Governed + 't>(
+    pub fn tick(
         &mut self,
         now: Instant,
-        tenants: impl ExactSizeIterator<Item = &'t T> + Clone,
+        tenants: impl ExactSizeIterator<Item = impl Governed> + Clone,
     ) -> Nanos {
         // Who waited for the controller's lock comes with a time from before; more is a clock that
         // went back, which policies know how to take.
@@ -158,14 +261,41 @@ impl Controller {
         if let Some(groups) = groups {
             self.install(groups, tenants.clone());
         }
+        self.spanned.copy_from_slice(&self.spans);
         self.remember(is_probing, decisions);
-        let tenants = tenants.map(|tenant| tenant.budget());
-        let groups = self.budgets.iter().map(|budget| &**budget);
-        let wants = self.want.iter().zip(&mut self.in_force);
-        for ((&want, in_force), budget) in wants.zip(tenants.chain(groups)) {
+        self.enforce(tenants, now);
+        period
+    }
+
+    fn enforce(&mut self, tenants: impl ExactSizeIterator<Item = impl Governed>, now: Instant) {
+        let count = tenants.len();
+        for (at, tenant) in tenants.enumerate() {
+            let want = self.want[at];
+            enforce(want, &mut self.in_force[at], tenant.budget(), now);
+            if let Some(further) = tenant.further() {
+                let want = match self.spanned[at] {
+                    true => of_any_device(want),
+                    false => Want::default(),
+                };
+                let in_force = &mut self.further_in_force[at];
+                enforce(want, in_force, further.budget, now);
+            }
+        }
+        let wants = self.want[count..].iter().zip(&mut self.in_force[count..]);
+        for ((&want, in_force), budget) in wants.zip(&self.budgets) {
             enforce(want, in_force, budget, now);
         }
-        period
+    }
+
+    /// See [`Engine::keep_limits`].
+    fn keep_limits(&mut self) -> Option<&'static str> {
+        if self.is_new {
+            return None;
+        }
+        let failed = self.policy.name();
+        self.want.clone_from(&self.safe);
+        self.policy = Box::new(Kept::new(self.safe.clone(), self.spanned.clone()));
+        Some(failed)
     }
 
     /// The last decisions, oldest first.
@@ -173,16 +303,18 @@ impl Controller {
         self.decisions.iter()
     }
 
-    fn look<'t, T: Governed + 't>(&mut self, tenants: impl Iterator<Item = &'t T>) {
+    fn look(&mut self, tenants: impl Iterator<Item = impl Governed>) {
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
-            let usage = tenant.usage();
-            let before = std::mem::replace(&mut self.usage[at], usage);
-            let harm = tenant.cost().harm(&(usage - before));
-            seen.harm = DevicePs(seen.harm.0.wrapping_add(harm.0));
-            seen.used = usage.used();
-            seen.bytes = usage.read_bytes.wrapping_add(usage.written_bytes);
-            seen.ops = usage.reads.wrapping_add(usage.writes);
-            seen.holds = usage.holds;
+            let before = &mut self.usage[at];
+            let mut load = Load::since(&mut before.usage, tenant.usage(), tenant.cost());
+            self.spans[at] = self.policy.spans(at);
+            if let Some(further) = tenant.further() {
+                let also = Load::since(&mut before.further, further.usage, further.cost);
+                if self.spans[at] {
+                    load = load.and(also);
+                }
+            }
+            load.add_to(seen);
             let measured = self.policy.measures(at);
             tenant.set_measured(measured);
             let read = measured && self.policy.reads(at);
@@ -226,30 +358,38 @@ fn check(groups: &Groups) {
 impl Engine {
     /// One tick. Returns when the policy wants the next one.
     pub fn control(&self, now: Instant) -> Nanos {
-        let guard = self.controller.lock();
-        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
-        controller.tick(now, self.tenants.iter())
+        let next = lock(&self.controller).tick(now, self.tenants.iter());
+        let deep = self.deep_rules.iter().enumerate();
+        deep.map(|(device, rule)| rule.tick(now, device, &self.tenants))
+            .fold(next, Nanos::min)
     }
 
-    /// Puts another policy in charge, from its first tick on, without dropping a connection.
-    pub fn set_policy(&self, policy: Box<dyn Policy>) {
-        let guard = self.controller.lock();
-        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
-        controller.set_policy(policy);
+    /// Puts other policies in charge, from their first tick on, without dropping a connection.
+    pub fn set_policy(&self, policies: impl Into<Policies>) {
+        let Policies { fast, deep } = policies.into();
+        self.controller.clear_poison();
+        lock(&self.controller).set_policy(fast);
+        self.set_deep_policies(deep);
+    }
+
+    /// The same over the deep devices alone.
+    pub fn set_deep_policies(&self, policies: Vec<Box<dyn Policy>>) {
+        for (rule, policy) in self.deep_rules.iter().zip(or_nobody(policies)) {
+            rule.controller.clear_poison();
+            lock(&rule.controller).set_policy(policy);
+        }
     }
 
     /// The groups of the policy in charge; wants and decisions count them after the tenants.
     pub fn groups(&self) -> Groups {
-        let guard = self.controller.lock();
-        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        let controller = lock(&self.controller);
         controller.groups.clone()
     }
 
     /// What a decision is about: a tenant's name, or a group's. None where it is about a group of
     /// an earlier policy.
     pub fn name_of(&self, subject: usize) -> Option<String> {
-        let guard = self.controller.lock();
-        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        let controller = lock(&self.controller);
         // Under the lock: who takes in tenants moves the groups up.
         match subject.checked_sub(self.tenants.len()) {
             None => Some(self.tenants[subject].name().into()),
@@ -260,37 +400,31 @@ impl Engine {
         }
     }
 
-    /// The policy failed, in the middle of a step: what it last wanted outside of experiments is
+    /// A policy failed, in the middle of a step: what it last wanted outside of experiments is
     /// what holds from the next tick on, and what is in force holds until then; where it has not
     /// stepped once, what the one before it wanted. Gives its name; none where another was put in
     /// charge meanwhile, which stays.
     pub fn keep_limits(&self) -> Option<&'static str> {
-        let guard = self.controller.lock();
-        let mut controller = guard.unwrap_or_else(PoisonError::into_inner);
-        if controller.is_new {
-            return None;
-        }
-        let failed = controller.policy.name();
-        let safe = controller.safe.clone();
-        controller.want.clone_from(&safe);
-        controller.policy = Box::new(Kept::new(safe));
-        Some(failed)
+        let deep = self.deep_rules.iter().map(|rule| &rule.controller);
+        let all = std::iter::once(&self.controller).chain(deep);
+        // Who failed did so with the lock.
+        let failed = all.filter(|controller| controller.is_poisoned());
+        let names = failed.filter_map(|controller| {
+            controller.clear_poison();
+            lock(controller).keep_limits()
+        });
+        names.last()
     }
 
     /// The name of the policy in charge.
     pub fn policy_name(&self) -> &'static str {
-        self.controller
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .policy
-            .name()
+        lock(&self.controller).policy.name()
     }
 
     /// The policy's decisions from the `n`-th on, oldest first, as far as they are kept; and how
     /// many there ever were, to ask for what comes next.
     pub fn decisions_since(&self, n: u64) -> (u64, Vec<Decision>) {
-        let guard = self.controller.lock();
-        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        let controller = lock(&self.controller);
         let new = controller.decided.saturating_sub(n) as usize;
         let kept = controller.decisions.len();
         let from = kept - new.min(kept);
@@ -300,8 +434,7 @@ impl Engine {
 
     /// How a tenant stands with the policy in charge.
     pub fn standing(&self, tenant: TenantId) -> Standing {
-        let guard = self.controller.lock();
-        let controller = guard.unwrap_or_else(PoisonError::into_inner);
+        let controller = lock(&self.controller);
         controller.policy.standing(tenant.index())
     }
 
@@ -315,11 +448,7 @@ impl Engine {
 
     /// What the policy wants of each tenant, in their order, and then of each group.
     pub fn wants(&self) -> Vec<Want> {
-        self.controller
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .want
-            .clone()
+        lock(&self.controller).want.clone()
     }
 }
 
@@ -340,9 +469,59 @@ impl Governed for Tenant {
         &self.device.cost
     }
 
+    fn further(&self) -> Option<Further<'_>> {
+        let deep = self.deep.as_ref()?;
+        Some(Further {
+            usage: deep.usage(),
+            budget: &deep.budget,
+            cost: &deep.pair.deep().cost,
+        })
+    }
+
     fn set_measured(&self, measured: bool) {
         Tenant::set_measured(self, measured);
     }
+}
+
+impl<T: Governed> Governed for &T {
+    fn usage(&self) -> Usage {
+        T::usage(self)
+    }
+
+    fn add_latencies(&self, sum: &mut Latencies) {
+        T::add_latencies(self, sum);
+    }
+
+    fn budget(&self) -> &Budget {
+        T::budget(self)
+    }
+
+    fn cost(&self) -> &CostTable {
+        T::cost(self)
+    }
+
+    fn further(&self) -> Option<Further<'_>> {
+        T::further(self)
+    }
+
+    fn set_measured(&self, measured: bool) {
+        T::set_measured(self, measured);
+    }
+}
+
+/// The controller, whatever became of who had it.
+pub(crate) fn lock(controller: &Mutex<Controller>) -> MutexGuard<'_, Controller> {
+    controller.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is wanted, as far as it means something on a device whose accesses take longer: units of
+/// the paper's delay are a part of an access to persistent memory.
+fn of_any_device(want: Want) -> Want {
+    let delay = match want.delay {
+        Delay::Units(_) => Delay::None,
+        delay => delay,
+    };
+    Want { delay, ..want }
 }
 
 /// Puts into a budget what the policy wants, and notes in `in_force` what it wanted last.

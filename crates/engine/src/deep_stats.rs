@@ -7,7 +7,7 @@
 use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::DevicePs;
-use nyx_gate::Usage;
+use nyx_gate::{Rate, Usage};
 use nyx_proto::{Out, reply};
 use nyx_store::DeepFigures;
 use nyx_tier::Pair;
@@ -83,9 +83,9 @@ pub(crate) fn tenant_told(tenant: &Tenant, figures: Option<DeepFigures>, stat: T
     tell("size_bytes", &share.size.0);
     figures_told(&figures, &mut tell);
     usage_told(&usage, &mut tell);
-    if deep.budget.is_limited() {
-        let share = deep.budget.sustained().share();
-        tell("limit_device_share", &format!("{share:.4}"));
+    let limit = deep.budget.tightest();
+    if limit != Rate::UNLIMITED {
+        tell("limit_device_share", &format!("{:.4}", limit.share()));
     }
     pair_told(&deep.pair, &mut tell);
 }

@@ -1,7 +1,7 @@
 //! The engine itself: makes tenants, binds commands to them, hands each to the module that does it.
 
 use crate::config::{EngineConfig, EngineError};
-use crate::control::Controller;
+use crate::control::{Controller, DeepRule, Policies};
 use crate::counters::Counters;
 use crate::ground::{AllGiven, Ground};
 use crate::session::Session;
@@ -22,6 +22,8 @@ pub struct Engine {
     pub(crate) deep_devices: Vec<Arc<Deep>>,
     pub(crate) eras: Arc<Eras>,
     pub(crate) controller: Mutex<Controller>,
+    /// Of each deep device.
+    pub(crate) deep_rules: Vec<DeepRule>,
     pub(crate) ground: Mutex<Ground>,
     workers: u16,
 }
@@ -226,13 +228,16 @@ impl Engine {
         let tenants = Tenants::with_room(room);
         let made = ground.settle(0, config.tenants)?;
         made.into_iter().for_each(|tenant| tenants.push(tenant));
-        let controller = Mutex::new(Controller::new(config.policy, tenants.len()));
+        let Policies { fast, deep } = config.policy;
+        let controller = Mutex::new(Controller::new(fast, tenants.len()));
+        let deep_rules = DeepRule::each(deep, config.deep_devices.len(), tenants.len());
         let engine = Engine {
             tenants,
             devices: config.devices,
             deep_devices: config.deep_devices,
             eras,
             controller,
+            deep_rules,
             ground: Mutex::new(ground),
             workers: config.workers,
         };

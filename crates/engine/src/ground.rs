@@ -11,15 +11,15 @@
 //! who takes in tenants asks for it. The controller's lock is taken for the publication alone.
 
 use crate::config::{EngineError, TenantConfig};
+use crate::control::{Policies, lock, or_nobody};
 use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::{Bytes, TenantId};
 use nyx_gate::Device;
-use nyx_policy::Policy;
 use nyx_store::{DeepPart, Eras, Store, StoreConfig};
 use nyx_tier::Deep;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What tenants are made with.
 pub(crate) struct Ground {
@@ -214,7 +214,7 @@ impl Ground {
 }
 
 impl Engine {
-    /// Takes in more tenants, whose ids follow those that there are, under a policy for all of
+    /// Takes in more tenants, whose ids follow those that there are, under policies for all of
     /// them; workers and their connections go on meanwhile. Nobody reaches a newcomer before a door
     /// or a login leads there: let the policy step once ([`Engine::control`]) before that, so that
     /// their limits hold from their first request.
@@ -224,7 +224,7 @@ impl Engine {
     pub fn take_in(
         &self,
         newcomers: Vec<TenantConfig>,
-        policy: Box<dyn Policy>,
+        policies: impl Into<Policies>,
     ) -> Result<(), EngineError> {
         let ground = self.ground.lock();
         let mut ground = ground.unwrap_or_else(PoisonError::into_inner);
@@ -234,14 +234,24 @@ impl Engine {
                 tenant: one.name().to_owned(),
             });
         }
-        // From here on nothing can fail. What the controller knows of tenants grows together with
+        // From here on nothing can fail. What controllers know of tenants grows together with
         // the table, as ticks see it.
-        let controller = self.controller.lock();
-        let mut controller = controller.unwrap_or_else(PoisonError::into_inner);
+        let Policies { fast, deep } = policies.into();
+        let deep_rules = self.deep_rules.iter();
+        let all = std::iter::once(&self.controller).chain(deep_rules.map(|rule| &rule.controller));
+        let policies = std::iter::once(fast).chain(or_nobody(deep));
+        let take = |controller| {
+            // Whoever failed with it is not asked again.
+            Mutex::clear_poison(controller);
+            lock(controller)
+        };
+        let mut controllers: Vec<_> = all.map(take).collect();
         made.into_iter()
             .for_each(|tenant| self.tenants.push(tenant));
-        controller.grow(self.tenants.len());
-        controller.set_policy(policy);
+        for (controller, policy) in controllers.iter_mut().zip(policies) {
+            controller.grow(self.tenants.len());
+            controller.set_policy(policy);
+        }
         Ok(())
     }
 }

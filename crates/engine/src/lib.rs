@@ -33,6 +33,7 @@ pub mod tenants;
 mod worker;
 
 pub use config::{DeepShare, EngineConfig, EngineError, HoldAction, Ranges, TenantConfig};
+pub use control::Policies;
 pub use durable::Settled;
 pub use engine::{Engine, Outcome, Request};
 pub use nyx_store::{Journal, SyncMode, WriteMode};

@@ -26,13 +26,22 @@ pub struct Tenant {
 /// What a tenant has on a deep device besides its values.
 pub(crate) struct DeepSide {
     pub(crate) pair: Arc<Pair>,
+    /// What policies leave it there that go by latencies.
     pub(crate) budget: Arc<Budget>,
+    /// What the device's own policy leaves it: above that one.
+    pub(crate) part: Arc<Budget>,
     accounts: Vec<Arc<CachePadded<Account>>>,
 }
 
 impl DeepSide {
     pub(crate) fn account(&self, worker: WorkerId) -> Arc<CachePadded<Account>> {
         self.accounts[worker.index()].clone()
+    }
+
+    /// What was used of the device, all workers together.
+    pub(crate) fn usage(&self) -> Usage {
+        let accounts = self.accounts.iter();
+        accounts.fold(Usage::default(), |sum, one| sum + one.usage())
     }
 }
 
@@ -46,9 +55,12 @@ impl Tenant {
     ) -> Tenant {
         let deep = deep.zip(config.deep).map(|(deep, share)| {
             let rule = (share.nhc, share.bounds);
+            let (budget, part) = (Budget::unlimited(), Arc::new(Budget::unlimited()));
+            budget.set_above(Some(part.clone()));
             DeepSide {
                 pair: Arc::new(Pair::new(deep, device.cost.clone(), rule, workers)),
-                budget: Arc::new(Budget::unlimited()),
+                budget: Arc::new(budget),
+                part,
                 accounts: (0..workers).map(|_| Arc::default()).collect(),
             }
         });
@@ -91,11 +103,6 @@ impl Tenant {
         &self.budget
     }
 
-    /// What it may use of its deep device; none where it has none. No policy sets it.
-    pub fn deep_budget(&self) -> Option<&Budget> {
-        self.deep.as_ref().map(|deep| &*deep.budget)
-    }
-
     /// What it has used of its device, all workers together.
     pub fn usage(&self) -> Usage {
         self.accounts
@@ -106,8 +113,7 @@ impl Tenant {
 
     /// What it has used of its deep device, all workers together; none where it has none.
     pub fn deep_usage(&self) -> Option<Usage> {
-        let accounts = self.deep.as_ref()?.accounts.iter();
-        Some(accounts.fold(Usage::default(), |sum, one| sum + one.usage()))
+        self.deep.as_ref().map(DeepSide::usage)
     }
 
     /// Its two devices and who decides between them; none where it has one.

@@ -428,7 +428,7 @@ fn many_newcomers_under_load_of_several_workers() {
         deep_devices: Vec::new(),
         tenants: vec![small("zero")],
         tenants_max: room,
-        policy: Box::new(Unlimited),
+        policy: Box::new(Unlimited).into(),
         workers: WORKERS,
         hash_seed: 7,
     });

@@ -395,8 +395,8 @@ impl Budget {
         Rate(self.terms.sustained.load(Acquire))
     }
 
-    /// The tightest limit, this one or one above.
-    fn tightest(&self) -> Rate {
+    /// The tightest limit over the long run, this one or one above.
+    pub fn tightest(&self) -> Rate {
         let own = self.sustained();
         self.above().map_or(own, |above| own.min(above.tightest()))
     }

@@ -237,6 +237,14 @@ pub trait Policy: Send {
         self.measures(tenant)
     }
 
+    /// Whether what it wants of a tenant holds on each of the tenant's devices: it goes by
+    /// latencies, in which each has its part. It sees then what the tenant does to all of them; as
+    /// used, what it used of the one that it used most.
+    fn spans(&self, tenant: usize) -> bool {
+        let _ = tenant;
+        false
+    }
+
     /// Whether what it wants now is for the sake of an experiment or of a stand-alone run, and not
     /// what it would leave in force.
     fn is_probing(&self) -> bool {

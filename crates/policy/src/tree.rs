@@ -255,6 +255,11 @@ impl Policy for Tree {
         }
     }
 
+    /// As the policy over the tenant itself does.
+    fn spans(&self, tenant: usize) -> bool {
+        self.homes[tenant].is_some_and(|(node, member)| self.nodes[node].policy.spans(member))
+    }
+
     fn groups(&self) -> Groups {
         self.groups.clone()
     }

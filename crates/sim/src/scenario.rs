@@ -394,7 +394,7 @@ impl Scenario {
             deep_devices: Vec::new(),
             tenants,
             tenants_max: 0,
-            policy: Box::new(Unlimited),
+            policy: Box::new(Unlimited).into(),
             workers: workers.unwrap_or_else(|| self.parts.iter().map(|part| part.clients).sum()),
             hash_seed: self.seed,
         })?;

@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const START_S: u32 = 1_700_000_000;
 /// Accesses a second, of any kind and size up to 4 KiB, that the rig's device is priced at.
 pub(crate) const OPS_PER_S: f64 = 1e6;
+/// The same of a deep device.
+pub(crate) const DEEP_OPS_PER_S: f64 = 1e4;
 
 /// A clock that moves only when it is told to.
 #[derive(Debug, Default)]
@@ -145,7 +147,7 @@ impl Rig {
             let deep = Deep::new(
                 "deep".into(),
                 file,
-                device.cost.clone(),
+                CostTable::from_max_iops(&[DEEP_OPS_PER_S; _], &[DEEP_OPS_PER_S; _]),
                 Through::Auto,
                 None,
             );
@@ -156,7 +158,7 @@ impl Rig {
             deep_devices: deep.clone().into_iter().collect(),
             tenants,
             tenants_max,
-            policy,
+            policy: policy.into(),
             workers: 1,
             hash_seed: 42,
         })

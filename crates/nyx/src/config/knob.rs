@@ -162,7 +162,8 @@ const fn weight(section: Section) -> Knob {
         fallback: Fallback::Is("1"),
         paper: "3.4",
         doc: "Its weight against its siblings': of the device's time under share and \
-              partition; of slowdown under slowdown, where 2 may be slowed twice as much as 1.",
+              partition, and of its second tier's; of slowdown under slowdown, where 2 may be \
+              slowed twice as much as 1.",
     }
 }
 
@@ -187,7 +188,8 @@ const fn limit(section: Section) -> Knob {
         paper: "3.4",
         doc: "What it may use of its device: \"250000 std-ops/s\" (1 KiB random reads of this \
               device), \"42%\" of the device's time, or none. Under limit, qos, slowdown and \
-              share; bytes and ops take it as a rate of theirs.",
+              share; qos and slowdown keep it on the second of its tiers too. bytes and ops take \
+              it as a rate of theirs.",
     }
 }
 
@@ -736,8 +738,9 @@ pub static KNOBS: &[Knob] = &[
         fallback: Fallback::Is("none"),
         paper: "3.4",
         doc: "What it may use of the second of its tiers, as limit of the first, whatever the \
-              policy; a std-op is a 4 KiB read there. Its writes count too: where they wait, less \
-              goes there. SIGHUP changes it at once.",
+              policy (share and partition divide the device by weight); a std-op is a 4 KiB \
+              read there. Its writes count too: where they wait, less goes there. SIGHUP changes \
+              it at once.",
     },
     Knob {
         section: Section::Tenant,

@@ -74,7 +74,7 @@ impl Stage {
             devices: vec![Arc::new(device)],
             tenants,
             tenants_max: 0,
-            policy: Box::new(Unlimited),
+            policy: Box::new(Unlimited).into(),
             workers,
             hash_seed: HASH_SEED,
         })

@@ -75,7 +75,7 @@ impl EngineTarget {
             deep_devices: Vec::new(),
             tenants: vec![tenant],
             tenants_max: 0,
-            policy: Box::new(Unlimited),
+            policy: Box::new(Unlimited).into(),
             workers: 1,
             hash_seed: HASH_SEED,
         })

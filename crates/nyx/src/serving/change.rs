@@ -161,6 +161,15 @@ pub(super) fn shares_alike(old: &Config, new: &Config) -> bool {
     old.policy == new.policy && old.groups == new.groups && part(old) == part(new)
 }
 
+/// The same of what tenants may use of deep devices, where all else is alike.
+pub(super) fn limits_deep_alike(old: &Config, new: &Config) -> bool {
+    let limits = |config: &Config| -> Vec<_> {
+        let each = config.tenants.iter();
+        each.map(|one| one.deep_limit).collect()
+    };
+    limits(old) == limits(new)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,12 +3,10 @@
 //!
 //! What it never does: write to a file that is somebody else's.
 
+use crate::config::DeepDevice;
 use crate::config::tiers::way;
-use crate::config::{self, DeepDevice, Tenant};
 use crate::{Exit, Failure};
-use nyx_base::{Bytes, DevicePs, Instant};
-use nyx_engine::Engine;
-use nyx_gate::{Limit, Rate};
+use nyx_base::Bytes;
 use nyx_media::MediaError;
 use nyx_media::model::block::BlockModel;
 use nyx_media::queue::{DeepFile, Emulation, Support, Through};
@@ -71,33 +69,6 @@ pub(super) fn open(config: &DeepDevice) -> Result<Arc<Deep>, Failure> {
     Ok(Arc::new(deep))
 }
 
-/// Limits what tenants use of their devices of blocks, where that differs from what was in force:
-/// `before`, of tenants in the same places.
-pub(super) fn limit(engine: &Engine, before: &[Tenant], tenants: &[Tenant], now: Instant) {
-    for (at, tenant) in tenants.iter().enumerate() {
-        let was = before.get(at).and_then(|one| one.deep_limit);
-        let share = tenant.deep.filter(|_| was != tenant.deep_limit);
-        let budget = engine.tenants().get(at).and_then(|one| one.deep_budget());
-        let (Some(share), Some(budget)) = (share, budget) else {
-            continue;
-        };
-        let standard = engine.deep_devices()[share.device].cost.standard();
-        budget.set_limit(now, in_device_time(tenant.deep_limit, standard));
-    }
-}
-
-/// More than the device can do is no limit.
-fn in_device_time(limit: Option<config::Limit>, standard: DevicePs) -> Limit {
-    let share = limit.map(|limit| match limit {
-        config::Limit::Share(share) => share,
-        config::Limit::StdOpsPerS(ops) => standard.as_secs_f64() * ops as f64,
-    });
-    match share.filter(|share| *share <= 1.0) {
-        Some(share) => Limit::sustained(Rate((share * 1e12) as u64)),
-        None => Limit::NONE,
-    }
-}
-
 /// Workers cannot say it later.
 fn check_way(config: &DeepDevice, file: &DeepFile) -> Result<(), Failure> {
     if matches!(config.through, Through::Auto | Through::Threads) {
@@ -151,23 +122,4 @@ fn profile(config: &DeepDevice, file: &DeepFile) -> Result<DeepProfile, Failure>
 
 fn failure(code: Exit, config: &DeepDevice, error: &MediaError) -> Failure {
     Failure::new(code, format!("device {:?}: {error}", config.name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_is_a_part_of_the_devices_time() {
-        let standard = DevicePs(10_000_000);
-        let of = |limit| in_device_time(limit, standard);
-        let part = |ps_per_s| Limit::sustained(Rate(ps_per_s));
-        assert_eq!(of(None), Limit::NONE);
-        assert_eq!(of(Some(config::Limit::Share(0.25))), part(250_000_000_000));
-        assert_eq!(
-            of(Some(config::Limit::StdOpsPerS(1_000))),
-            part(10_000_000_000)
-        );
-        assert_eq!(of(Some(config::Limit::StdOpsPerS(200_000))), Limit::NONE);
-    }
 }

@@ -23,7 +23,7 @@ use crate::config::{self, Config};
 use crate::{Exit, Failure};
 use admission::Priced;
 use nyx_base::{Bytes, Clock, UnixSeconds, WorkerId};
-use nyx_engine::{Binding, Engine, EngineConfig, Tenant, TenantConfig};
+use nyx_engine::{Binding, Engine, EngineConfig, Policies, Tenant, TenantConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
 use nyx_media::{Image, Mapped, TscClock};
@@ -31,6 +31,7 @@ use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
 use nyx_store::{Beginning, DeepLoss, Replayed, forget_journal};
+use nyx_tier::Deep;
 use recent::Recent;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -94,13 +95,17 @@ impl Serving {
             )?);
         }
         let deep_devices = config.deep_devices.iter().map(deep::open);
-        let deep_devices = deep_devices.collect::<Result<_, Failure>>()?;
+        let deep_devices = deep_devices.collect::<Result<Vec<_>, Failure>>()?;
+        let deep_plans = deep_plans_of(config, &deep_devices)?;
         forget_images(config, &config.tenants)?;
         warn_of_memory(config);
         let engine = Engine::new(EngineConfig {
             tenants: engine_tenants(config, &config.tenants, &media),
             tenants_max: config.server.max_tenants,
-            policy: Plan::build(&plans, config.tenants.len()),
+            policy: Policies {
+                fast: Plan::build(&plans, config.tenants.len()),
+                deep: deep_policies(&deep_plans, config.tenants.len()),
+            },
             workers: config.server.workers,
             hash_seed: random_seed(),
             devices,
@@ -109,7 +114,6 @@ impl Serving {
         .map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(engine.tenants().iter());
         replay(&engine, &clock)?;
-        deep::limit(&engine, &[], &config.tenants, clock.now());
         let engine = Arc::new(engine);
         let answer = Answer::Engine(engine.clone());
         let running = bound
@@ -160,20 +164,25 @@ impl Serving {
             }
         };
         let plans = plans_of(&config, self.engine.devices())?;
+        let deep_plans = deep_plans_of(&config, self.engine.deep_devices())?;
         warn(self.admit(&config, &plans)?);
         let newcomers = &config.tenants[self.config.tenants.len()..];
         let taken_in = newcomers.iter().map(|one| one.name.clone()).collect();
         // A policy that is the same goes on with what it has learned.
         let policy = !change::shares_alike(&self.config, &config);
         if policy {
-            let policy = Plan::build(&plans, config.tenants.len());
+            let policies = Policies {
+                fast: Plan::build(&plans, config.tenants.len()),
+                deep: deep_policies(&deep_plans, config.tenants.len()),
+            };
             match newcomers.is_empty() {
-                true => self.engine.set_policy(policy),
-                false => self.take_in(newcomers, policy)?,
+                true => self.engine.set_policy(policies),
+                false => self.take_in(newcomers, policies)?,
             }
+        } else if !change::limits_deep_alike(&self.config, &config) {
+            let policies = deep_policies(&deep_plans, config.tenants.len());
+            self.engine.set_deep_policies(policies);
         }
-        let (was, is) = (&self.config.tenants, &config.tenants);
-        deep::limit(&self.engine, was, is, self.clock.now());
         tenants::let_in(&config, &self.bindings);
         self.config = config;
         Ok(Reloaded {
@@ -184,15 +193,11 @@ impl Serving {
     }
 
     /// Takes in tenants that are new, under a policy for all.
-    fn take_in(
-        &mut self,
-        newcomers: &[config::Tenant],
-        policy: Box<dyn Policy>,
-    ) -> Result<(), Failure> {
+    fn take_in(&mut self, newcomers: &[config::Tenant], policies: Policies) -> Result<(), Failure> {
         let residents = self.engine.tenants().len();
         forget_images(&self.config, newcomers)?;
         let newcomers = engine_tenants(&self.config, newcomers, &self.media);
-        let taken_in = self.engine.take_in(newcomers, policy);
+        let taken_in = self.engine.take_in(newcomers, policies);
         taken_in.map_err(|error| Failure::new(Exit::Os, error.to_string()))?;
         tell_beginnings(self.engine.tenants().iter().skip(residents));
         let attended = self.running.attend(&self.engine);
@@ -392,6 +397,17 @@ fn priced<'a>(devices: &'a [Arc<Device>], latencies: &'a [Option<Latency>]) -> V
 fn plans_of(config: &Config, devices: &[Arc<Device>]) -> Result<Vec<Plan>, Failure> {
     let prices: Vec<&CostTable> = devices.iter().map(|device| &device.cost).collect();
     plans::plans(config, &prices).map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn deep_plans_of(config: &Config, devices: &[Arc<Deep>]) -> Result<Vec<Plan>, Failure> {
+    let prices: Vec<&CostTable> = devices.iter().map(|device| &device.cost).collect();
+    plans::deep_plans(config, &prices).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Of an engine with so many tenants: each deep device is divided by itself.
+fn deep_policies(plans: &[Plan], tenants: usize) -> Vec<Box<dyn Policy>> {
+    let policy = |plan| Plan::build(std::slice::from_ref(plan), tenants);
+    plans.iter().map(policy).collect()
 }
 
 fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {

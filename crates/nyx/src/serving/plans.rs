@@ -30,6 +30,25 @@ pub fn plans(config: &Config, prices: &[&CostTable]) -> Result<Vec<Plan>, PlanEr
     each.map(|(at, prices)| plan(config, at, prices)).collect()
 }
 
+/// The same of the deep devices: divided by weights where the others are, and nobody goes above its
+/// `deep_limit`. What policies that go by latencies want holds on both devices of a tenant, so that
+/// no others are needed there.
+pub fn deep_plans(config: &Config, prices: &[&CostTable]) -> Result<Vec<Plan>, PlanError> {
+    let each = prices.iter().enumerate();
+    let plan = |(device, prices): (usize, &&CostTable)| {
+        let deep = DeepPlanner {
+            config,
+            device,
+            prices,
+        };
+        let plan = deep.plan(config.policy.kind, None);
+        let within = format!("device {:?}", config.deep_devices[device].name);
+        plan.check(&within, config.policy.oversubscribe)?;
+        Ok(plan)
+    };
+    each.map(plan).collect()
+}
+
 /// The plan of the device at a place.
 pub fn plan(config: &Config, device: usize, prices: &CostTable) -> Result<Plan, PlanError> {
     let planner = Planner {
@@ -41,6 +60,65 @@ pub fn plan(config: &Config, device: usize, prices: &CostTable) -> Result<Plan, 
     let within = format!("device {:?}", config.devices[device].name);
     plan.check(&within, config.policy.oversubscribe)?;
     Ok(plan)
+}
+
+struct DeepPlanner<'a> {
+    config: &'a Config,
+    device: usize,
+    prices: &'a CostTable,
+}
+
+impl DeepPlanner<'_> {
+    /// Of those in a group, or in none.
+    fn plan(&self, kind: PolicyKind, group: Option<usize>) -> Plan {
+        let tenants = self.config.tenants.iter().enumerate();
+        let tenants = tenants.filter(|(_, one)| one.group == group && self.has(one));
+        let tenants = tenants.map(|(at, one)| Member {
+            name: one.name.clone(),
+            who: Who::Tenant(at),
+            terms: self.terms(one.terms.weight, one.deep_limit),
+        });
+        let groups = self.config.groups.iter().enumerate();
+        let groups = groups.filter(|(_, one)| one.group == group);
+        let groups = groups.map(|(at, one)| Member {
+            name: one.name.clone(),
+            who: Who::Group(self.plan(one.kind, Some(at))),
+            terms: self.terms(one.terms.weight, None),
+        });
+        let groups =
+            groups.filter(|one| !matches!(&one.who, Who::Group(it) if it.members.is_empty()));
+        Plan {
+            kind: self.kind(kind),
+            members: tenants.chain(groups).collect(),
+        }
+    }
+
+    fn has(&self, tenant: &config::Tenant) -> bool {
+        tenant.deep.is_some_and(|share| share.device == self.device)
+    }
+
+    fn terms(&self, weight: f64, limit: Option<Limit>) -> Terms {
+        let limit = limit.map(|limit| share_of(limit, self.prices));
+        Terms {
+            weight,
+            bounds: Bounds::below(limit.filter(|share| *share <= 1.0)),
+            ..Terms::default()
+        }
+    }
+
+    /// What is idle is lent at once: to lend it by slowdowns takes runs alone, which tell nothing
+    /// of a device while a tenant's other one is shared.
+    fn kind(&self, kind: PolicyKind) -> Kind {
+        let policy = &self.config.policy;
+        match kind {
+            PolicyKind::Share => Kind::Share(share::Settings {
+                donation: Donation::Naive,
+                ..share_settings(policy)
+            }),
+            PolicyKind::Partition => Kind::Partition,
+            _ => Kind::Limit,
+        }
+    }
 }
 
 struct Planner<'a> {
@@ -97,10 +175,7 @@ impl Planner<'_> {
 
     /// A limit as a share of the device.
     fn share(&self, limit: Limit) -> f64 {
-        match limit {
-            Limit::StdOpsPerS(ops) => self.prices.standard().as_secs_f64() * ops as f64,
-            Limit::Share(share) => share,
-        }
+        share_of(limit, self.prices)
     }
 
     /// What a whole device moves, as the paper defines it (section 4.2: 1.25 M 4-KB loads/s are
@@ -115,10 +190,10 @@ impl Planner<'_> {
         match (kind, policy.mode) {
             (PolicyKind::None, _) => Kind::None,
             (PolicyKind::Limit, Mode::Nyx) => Kind::Limit,
-            (PolicyKind::Limit, Mode::Paper) => Kind::LimitPaper(self.epoch(100)),
+            (PolicyKind::Limit, Mode::Paper) => Kind::LimitPaper(epoch(policy, 100)),
             (PolicyKind::Qos, _) => Kind::Qos(self.qos()),
             (PolicyKind::Slowdown, _) => Kind::Slowdown(self.slowdown()),
-            (PolicyKind::Share, _) => Kind::Share(self.share_settings()),
+            (PolicyKind::Share, _) => Kind::Share(share_settings(policy)),
             (PolicyKind::Partition, _) => Kind::Partition,
             (PolicyKind::Bytes, _) => Kind::Bytes { whole_bytes_per_s },
             (PolicyKind::Ops, _) => Kind::Ops {
@@ -133,13 +208,6 @@ impl Planner<'_> {
                 whole_bytes_per_s,
                 period: MEMGUARD_PERIOD,
             },
-        }
-    }
-
-    fn epoch(&self, ticks: u32) -> Epoch {
-        Epoch {
-            tick: Nanos::from_millis(u64::from(self.config.policy.tick_ms)),
-            ticks: self.config.policy.epoch_ticks.unwrap_or(ticks),
         }
     }
 
@@ -176,40 +244,53 @@ impl Planner<'_> {
             },
             unfairness_threshold: policy.unfairness,
             unfairness_goal: 1.0 + GOAL * (policy.unfairness - 1.0),
-            alone: self.alone(),
+            alone: alone(policy),
             ..slowdown::Params::default()
         }
     }
+}
 
-    fn alone(&self) -> alone::Params {
-        let policy = &self.config.policy;
-        alone::Params {
-            mode: match policy.mode {
-                Mode::Nyx => Refresh::OnChange,
-                Mode::Paper => Refresh::Paper,
-            },
-            pause: Nanos(policy.pause_ns),
-            refresh: Nanos(policy.refresh_ns),
-            ..alone::Params::default()
-        }
+/// A limit as a share of the device that has these prices.
+fn share_of(limit: Limit, prices: &CostTable) -> f64 {
+    match limit {
+        Limit::StdOpsPerS(ops) => prices.standard().as_secs_f64() * ops as f64,
+        Limit::Share(share) => share,
     }
+}
 
-    fn share_settings(&self) -> share::Settings {
-        let policy = &self.config.policy;
-        share::Settings {
-            donation: match policy.is_donation_naive {
-                true => Donation::Naive,
-                false => Donation::Aware,
+fn epoch(policy: &config::Policy, ticks: u32) -> Epoch {
+    Epoch {
+        tick: Nanos::from_millis(u64::from(policy.tick_ms)),
+        ticks: policy.epoch_ticks.unwrap_or(ticks),
+    }
+}
+
+fn alone(policy: &config::Policy) -> alone::Params {
+    alone::Params {
+        mode: match policy.mode {
+            Mode::Nyx => Refresh::OnChange,
+            Mode::Paper => Refresh::Paper,
+        },
+        pause: Nanos(policy.pause_ns),
+        refresh: Nanos(policy.refresh_ns),
+        ..alone::Params::default()
+    }
+}
+
+fn share_settings(policy: &config::Policy) -> share::Settings {
+    share::Settings {
+        donation: match policy.is_donation_naive {
+            true => Donation::Naive,
+            false => Donation::Aware,
+        },
+        steps: match policy.mode {
+            Mode::Nyx => Steps::Adaptive,
+            Mode::Paper => Steps::Paper {
+                donate_step: policy.donate_step,
             },
-            steps: match policy.mode {
-                Mode::Nyx => Steps::Adaptive,
-                Mode::Paper => Steps::Paper {
-                    donate_step: policy.donate_step,
-                },
-            },
-            epoch: self.epoch(SHARE_TICKS),
-            alone: self.alone(),
-        }
+        },
+        epoch: epoch(policy, SHARE_TICKS),
+        alone: alone(policy),
     }
 }
 
@@ -225,4 +306,94 @@ pub fn check_shares(config: &Config) -> Result<(), PlanError> {
     }
     let unpriced = CostTable::unpriced();
     plans(&known, &vec![&unpriced; config.devices.len()]).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::load;
+    use crate::config::overrides::Overrides;
+
+    const DEVICES: &str = "[server]\nlisten = [\"127.0.0.1:4000\"]\n\
+        [[device]]\nname = \"main\"\nkind = \"anon\"\nsize = \"64MiB\"\n\
+        [[device]]\nname = \"ssd\"\nkind = \"block\"\npath = \"ssd\"\nsize = \"1GiB\"\n\
+        [[device]]\nname = \"disk\"\nkind = \"block\"\npath = \"disk\"\nsize = \"1GiB\"\n";
+
+    fn tenant(name: &str, more: &str) -> String {
+        let prefix = format!("key_prefix = \"{name}:\"");
+        format!("[[tenant]]\nname = \"{name}\"\nsize = \"8MiB\"\n{prefix}\n{more}\n")
+    }
+
+    /// Plans of both deep devices, on each of which a standard operation takes 10 us.
+    fn deep(policy: &str, more: &[String]) -> Vec<Plan> {
+        let text = format!("{DEVICES}[policy]\nkind = \"{policy}\"\n{}", more.concat());
+        let config = load(&text, &Overrides::default()).expect("sound").config;
+        let prices = CostTable::from_max_iops(&[1e5; _], &[1e5; _]);
+        deep_plans(&config, &[&prices, &prices]).expect("can be kept")
+    }
+
+    fn bounds(plan: &Plan) -> Vec<(&str, f64, Option<f64>)> {
+        let members = plan.members.iter();
+        let part = |one: &Member| one.terms.bounds.max;
+        members
+            .map(|one| (&*one.name, one.terms.weight, part(one)))
+            .collect()
+    }
+
+    #[test]
+    fn a_deep_device_is_divided_among_those_who_are_on_it() {
+        let tenants = [
+            tenant("none", "weight = 7"),
+            tenant(
+                "a",
+                "tiers = [\"main\", \"ssd\"]\nweight = 3\nlimit = \"30%\"",
+            ),
+            tenant("b", "tiers = [\"main\", \"ssd\"]\ndeep_limit = \"25%\""),
+            tenant(
+                "c",
+                "tiers = [\"main\", \"disk\"]\ndeep_limit = \"1000 std-ops/s\"",
+            ),
+            tenant(
+                "d",
+                "tiers = [\"main\", \"disk\"]\ndeep_limit = \"200000 std-ops/s\"",
+            ),
+        ];
+        for (policy, by_weight) in [("share", true), ("limit", false), ("qos", false)] {
+            let [ssd, disk] = &deep(policy, &tenants)[..] else {
+                panic!("one plan for each");
+            };
+            assert_eq!(bounds(ssd), [("a", 3.0, None), ("b", 1.0, Some(0.25))]);
+            assert!(matches!(&ssd.members[1].who, Who::Tenant(2)));
+            // More than the device can do is no limit.
+            assert_eq!(bounds(disk), [("c", 1.0, Some(0.01)), ("d", 1.0, None)]);
+            match &ssd.kind {
+                Kind::Share(settings) => assert!(by_weight && settings.donation == Donation::Naive),
+                kind => assert!(!by_weight && *kind == Kind::Limit, "{kind:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn groups_divide_a_deep_device_where_somebody_in_them_is_on_it() {
+        let group = |name: &str, more: &str| format!("[[group]]\nname = \"{name}\"\n{more}\n");
+        let plans = deep(
+            "share",
+            &[
+                group("team", "weight = 2\npolicy = \"qos\""),
+                group("others", "weight = 5"),
+                tenant("a", "group = \"team\"\ntiers = [\"main\", \"ssd\"]"),
+                tenant("b", "group = \"team\"\ntiers = [\"main\", \"disk\"]"),
+                tenant("c", "group = \"others\""),
+            ],
+        );
+        let [ssd, _] = &plans[..] else {
+            panic!("one plan for each");
+        };
+        assert_eq!(bounds(ssd), [("team", 2.0, None)]);
+        let Who::Group(inside) = &ssd.members[0].who else {
+            panic!("it is a group");
+        };
+        assert_eq!(inside.kind, Kind::Limit);
+        assert_eq!(bounds(inside), [("a", 1.0, None)]);
+    }
 }

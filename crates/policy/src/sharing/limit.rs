@@ -52,12 +52,13 @@ impl Policy for Leased {
 #[derive(Debug)]
 pub struct Kept {
     wants: Vec<Want>,
+    spans: Vec<bool>,
 }
 
 impl Kept {
-    /// `wants[i]` is for tenant `i`.
-    pub fn new(wants: Vec<Want>) -> Kept {
-        Kept { wants }
+    /// `wants[i]` is for tenant `i`, on each of its devices where `spans[i]`.
+    pub fn new(wants: Vec<Want>, spans: Vec<bool>) -> Kept {
+        Kept { wants, spans }
     }
 }
 
@@ -68,6 +69,10 @@ impl Policy for Kept {
 
     fn period(&self) -> Nanos {
         Nanos::from_millis(100)
+    }
+
+    fn spans(&self, tenant: usize) -> bool {
+        self.spans[tenant]
     }
 
     fn step(&mut self, _now: Instant, _seen: &[Seen], want: &mut [Want]) {

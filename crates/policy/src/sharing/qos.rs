@@ -808,6 +808,10 @@ impl Policy for Qos {
         self.target(tenant).is_some()
     }
 
+    fn spans(&self, _tenant: usize) -> bool {
+        true
+    }
+
     fn is_probing(&self) -> bool {
         self.experiment.is_some()
     }

@@ -496,6 +496,10 @@ impl Policy for Slowdown {
         self.measures(tenant) && self.alone.reads(tenant)
     }
 
+    fn spans(&self, _tenant: usize) -> bool {
+        true
+    }
+
     fn is_probing(&self) -> bool {
         self.alone.is_running()
     }

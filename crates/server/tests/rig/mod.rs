@@ -83,7 +83,7 @@ pub(crate) fn engine_over(
         deep_devices: deep.into_iter().collect(),
         tenants,
         tenants_max: 0,
-        policy,
+        policy: policy.into(),
         workers: 1,
         hash_seed: 42,
     });
