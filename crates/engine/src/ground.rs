@@ -245,6 +245,7 @@ impl Engine {
             Mutex::clear_poison(controller);
             lock(controller)
         };
+        // All of them, in one order; whoever else has one has no other.
         let mut controllers: Vec<_> = all.map(take).collect();
         made.into_iter()
             .for_each(|tenant| self.tenants.push(tenant));

@@ -8,6 +8,7 @@ use nyx_store::{
     Condition, DeepFigures, DeepPart, DeleteOutcome, Durability, Eviction, Put, PutOutcome,
     StoreConfig,
 };
+use nyx_tier::Deep;
 use rig::surviving::{Ground, sweep};
 use rig::{Rig, START, TENANT, Worker, deep, value_of};
 
@@ -259,6 +260,15 @@ fn read_is_on_its_way(w: &mut Worker<'_>, rng: &mut nyx_base::Rng) {
     }
 }
 
+/// Of what is stored among others some is being read; the device that does it.
+fn being_read(rig: &Rig) -> (Worker<'_>, &Deep) {
+    let mut w = rig.worker(0);
+    mingled(&mut w, 0..9000);
+    read_is_on_its_way(&mut w, &mut nyx_base::Rng::with_seed(2));
+    let device = rig.deep.as_deref().expect("a deep device");
+    (w, device)
+}
+
 #[test]
 fn what_changes_while_it_is_read_is_not_undone() {
     let rig = Rig::new(pair());
@@ -297,11 +307,7 @@ fn what_changes_while_it_is_read_is_not_undone() {
 #[test]
 fn what_cannot_be_read_is_lost_and_counted_and_all_else_stays() {
     let rig = Rig::new(pair());
-    let mut w = rig.worker(0);
-    mingled(&mut w, 0..9000);
-    let rng = &mut nyx_base::Rng::with_seed(2);
-    read_is_on_its_way(&mut w, rng);
-    let device = rig.deep.clone().expect("a deep device");
+    let (mut w, device) = being_read(&rig);
     w.write_back();
     device.drill.fail_reads(Some(5));
     let mut passing = (0..100_000).map(|number| PASSING + number % 4000);
@@ -323,11 +329,7 @@ fn what_cannot_be_read_is_lost_and_counted_and_all_else_stays() {
 #[test]
 fn a_device_that_stalls_holds_up_nobody_who_stores() {
     let rig = Rig::new(pair());
-    let mut w = rig.worker(0);
-    mingled(&mut w, 0..9000);
-    let rng = &mut nyx_base::Rng::with_seed(2);
-    read_is_on_its_way(&mut w, rng);
-    let device = rig.deep.clone().expect("a deep device");
+    let (mut w, device) = being_read(&rig);
     device.drill.stall(true);
     for number in 0..20_000 {
         set(&mut w, PASSING + number);

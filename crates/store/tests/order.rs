@@ -3,7 +3,7 @@
 
 mod rig;
 
-use nyx_base::{UnixSeconds, WorkerId};
+use nyx_base::UnixSeconds;
 use nyx_store::{
     Condition, Durability, Eviction, Put, PutOutcome, Range, RangeError, StoreConfig, Tree,
 };
@@ -336,7 +336,7 @@ fn come_and_go(mut w: Worker<'_>, end: u32, stop: &AtomicBool, changes: &AtomicU
         }
         changes.fetch_add(1, Relaxed);
     }
-    w.eras.leave(WorkerId(w.writer.worker().0));
+    w.leave();
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn churn(w: &mut Worker<'_>, seed: u64, rounds: u64, versions: &AtomicU64) {
         }
     }
     w.land();
-    w.eras.leave(w.writer.worker());
+    w.leave();
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn one_of_two_wins_and_nothing_is_lost() {
             .get(&mut w.lane(), b"counter", hash, now)
             .expect("there");
         tokens.fetch_add(u64::from(item.claim_win(&mut w.lane())), Relaxed);
-        w.eras.leave(w.writer.worker());
+        w.leave();
     };
     std::thread::scope(|scope| {
         scope.spawn(|| add(&mut rig.worker(0)));

@@ -35,95 +35,40 @@ pub fn plans(config: &Config, prices: &[&CostTable]) -> Result<Vec<Plan>, PlanEr
 /// no others are needed there.
 pub fn deep_plans(config: &Config, prices: &[&CostTable]) -> Result<Vec<Plan>, PlanError> {
     let each = prices.iter().enumerate();
-    let plan = |(device, prices): (usize, &&CostTable)| {
-        let deep = DeepPlanner {
-            config,
-            device,
-            prices,
-        };
-        let plan = deep.plan(config.policy.kind, None);
-        let within = format!("device {:?}", config.deep_devices[device].name);
-        plan.check(&within, config.policy.oversubscribe)?;
-        Ok(plan)
-    };
-    each.map(plan).collect()
+    each.map(|(at, prices)| checked(config, Place::Deep(at), prices))
+        .collect()
 }
 
 /// The plan of the device at a place.
 pub fn plan(config: &Config, device: usize, prices: &CostTable) -> Result<Plan, PlanError> {
+    checked(config, Place::Fast(device), prices)
+}
+
+fn checked(config: &Config, place: Place, prices: &CostTable) -> Result<Plan, PlanError> {
     let planner = Planner {
         config,
-        device,
+        place,
         prices,
     };
     let plan = planner.plan(config.policy.kind, None);
-    let within = format!("device {:?}", config.devices[device].name);
-    plan.check(&within, config.policy.oversubscribe)?;
+    let name = match place {
+        Place::Fast(at) => &config.devices[at].name,
+        Place::Deep(at) => &config.deep_devices[at].name,
+    };
+    plan.check(&format!("device {name:?}"), config.policy.oversubscribe)?;
     Ok(plan)
 }
 
-struct DeepPlanner<'a> {
-    config: &'a Config,
-    device: usize,
-    prices: &'a CostTable,
-}
-
-impl DeepPlanner<'_> {
-    /// Of those in a group, or in none.
-    fn plan(&self, kind: PolicyKind, group: Option<usize>) -> Plan {
-        let tenants = self.config.tenants.iter().enumerate();
-        let tenants = tenants.filter(|(_, one)| one.group == group && self.has(one));
-        let tenants = tenants.map(|(at, one)| Member {
-            name: one.name.clone(),
-            who: Who::Tenant(at),
-            terms: self.terms(one.terms.weight, one.deep_limit),
-        });
-        let groups = self.config.groups.iter().enumerate();
-        let groups = groups.filter(|(_, one)| one.group == group);
-        let groups = groups.map(|(at, one)| Member {
-            name: one.name.clone(),
-            who: Who::Group(self.plan(one.kind, Some(at))),
-            terms: self.terms(one.terms.weight, None),
-        });
-        let groups =
-            groups.filter(|one| !matches!(&one.who, Who::Group(it) if it.members.is_empty()));
-        Plan {
-            kind: self.kind(kind),
-            members: tenants.chain(groups).collect(),
-        }
-    }
-
-    fn has(&self, tenant: &config::Tenant) -> bool {
-        tenant.deep.is_some_and(|share| share.device == self.device)
-    }
-
-    fn terms(&self, weight: f64, limit: Option<Limit>) -> Terms {
-        let limit = limit.map(|limit| share_of(limit, self.prices));
-        Terms {
-            weight,
-            bounds: Bounds::below(limit.filter(|share| *share <= 1.0)),
-            ..Terms::default()
-        }
-    }
-
-    /// What is idle is lent at once: to lend it by slowdowns takes runs alone, which tell nothing
-    /// of a device while a tenant's other one is shared.
-    fn kind(&self, kind: PolicyKind) -> Kind {
-        let policy = &self.config.policy;
-        match kind {
-            PolicyKind::Share => Kind::Share(share::Settings {
-                donation: Donation::Naive,
-                ..share_settings(policy)
-            }),
-            PolicyKind::Partition => Kind::Partition,
-            _ => Kind::Limit,
-        }
-    }
+/// A device, among those of its kind.
+#[derive(Clone, Copy)]
+enum Place {
+    Fast(usize),
+    Deep(usize),
 }
 
 struct Planner<'a> {
     config: &'a Config,
-    device: usize,
+    place: Place,
     prices: &'a CostTable,
 }
 
@@ -131,33 +76,83 @@ impl Planner<'_> {
     /// Of those in a group, or in none.
     fn plan(&self, kind: PolicyKind, group: Option<usize>) -> Plan {
         let tenants = self.config.tenants.iter().enumerate();
-        let tenants = tenants.filter(|(_, one)| one.group == group && one.device == self.device);
+        let tenants = tenants.filter(|(_, one)| one.group == group && self.has(one));
         let tenants = tenants.map(|(at, one)| Member {
             name: one.name.clone(),
             who: Who::Tenant(at),
-            terms: self.terms(&one.terms),
+            terms: self.terms(&one.terms, one.deep_limit),
         });
         let groups = self.config.groups.iter().enumerate();
-        let groups = groups.filter(|(_, one)| one.group == group && one.device == self.device);
+        let groups = groups.filter(|(at, one)| one.group == group && self.has_group(*at));
         let groups = groups.map(|(at, one)| Member {
             name: one.name.clone(),
             who: Who::Group(self.plan(one.kind, Some(at))),
-            terms: self.terms(&one.terms),
+            terms: self.terms(&one.terms, None),
         });
         Plan {
-            kind: self.kind(kind),
+            kind: match self.place {
+                Place::Fast(_) => self.kind(kind),
+                Place::Deep(_) => self.deep_kind(kind),
+            },
             members: tenants.chain(groups).collect(),
         }
     }
 
-    fn terms(&self, terms: &config::Terms) -> Terms {
-        let share = |limit: Option<Limit>| limit.map(|limit| self.share(limit));
+    fn has(&self, tenant: &config::Tenant) -> bool {
+        match self.place {
+            Place::Fast(at) => tenant.device == at,
+            Place::Deep(at) => tenant.deep.is_some_and(|share| share.device == at),
+        }
+    }
+
+    /// Whether a group is on the device: on a deep one, if somebody in it is.
+    fn has_group(&self, at: usize) -> bool {
+        let Config {
+            groups, tenants, ..
+        } = self.config;
+        if let Place::Fast(device) = self.place {
+            return groups[at].device == device;
+        }
+        let mut inside = groups.iter().enumerate();
+        let mut within = tenants.iter().filter(|one| one.group == Some(at));
+        within.any(|one| self.has(one))
+            || inside.any(|(inner, one)| one.group == Some(at) && self.has_group(inner))
+    }
+
+    /// What is idle is lent at once: to lend it by slowdowns takes runs alone, which tell nothing
+    /// of a device while a tenant's other one is shared.
+    fn deep_kind(&self, kind: PolicyKind) -> Kind {
+        match kind {
+            PolicyKind::Share => Kind::Share(share::Settings {
+                donation: Donation::Naive,
+                ..self.share_settings()
+            }),
+            PolicyKind::Partition => Kind::Partition,
+            _ => Kind::Limit,
+        }
+    }
+
+    /// An upper bound as a share of the device: more than that can do is none.
+    fn bound(&self, limit: Option<Limit>) -> Option<f64> {
+        let share = limit.map(|limit| self.share(limit));
+        share.filter(|share| *share <= 1.0)
+    }
+
+    /// On a deep device a weight and a limit are all that there is.
+    fn terms(&self, terms: &config::Terms, deep_limit: Option<Limit>) -> Terms {
+        if let Place::Deep(_) = self.place {
+            return Terms {
+                weight: terms.weight,
+                bounds: Bounds::below(self.bound(deep_limit)),
+                ..Terms::default()
+            };
+        }
+        let min = terms.min.map(|min| self.share(min));
         Terms {
             weight: terms.weight,
             bounds: Bounds {
-                min: share(terms.min).unwrap_or(Bounds::NONE.min),
-                // More than the device can do is no limit.
-                max: share(terms.limit).filter(|share| *share <= 1.0),
+                min: min.unwrap_or(Bounds::NONE.min),
+                max: self.bound(terms.limit),
             },
             burst: Nanos(terms.burst_ns),
             target: terms.target.map(|target| match target {
@@ -175,7 +170,10 @@ impl Planner<'_> {
 
     /// A limit as a share of the device.
     fn share(&self, limit: Limit) -> f64 {
-        share_of(limit, self.prices)
+        match limit {
+            Limit::StdOpsPerS(ops) => self.prices.standard().as_secs_f64() * ops as f64,
+            Limit::Share(share) => share,
+        }
     }
 
     /// What a whole device moves, as the paper defines it (section 4.2: 1.25 M 4-KB loads/s are
@@ -190,10 +188,10 @@ impl Planner<'_> {
         match (kind, policy.mode) {
             (PolicyKind::None, _) => Kind::None,
             (PolicyKind::Limit, Mode::Nyx) => Kind::Limit,
-            (PolicyKind::Limit, Mode::Paper) => Kind::LimitPaper(epoch(policy, 100)),
+            (PolicyKind::Limit, Mode::Paper) => Kind::LimitPaper(self.epoch(100)),
             (PolicyKind::Qos, _) => Kind::Qos(self.qos()),
             (PolicyKind::Slowdown, _) => Kind::Slowdown(self.slowdown()),
-            (PolicyKind::Share, _) => Kind::Share(share_settings(policy)),
+            (PolicyKind::Share, _) => Kind::Share(self.share_settings()),
             (PolicyKind::Partition, _) => Kind::Partition,
             (PolicyKind::Bytes, _) => Kind::Bytes { whole_bytes_per_s },
             (PolicyKind::Ops, _) => Kind::Ops {
@@ -208,6 +206,13 @@ impl Planner<'_> {
                 whole_bytes_per_s,
                 period: MEMGUARD_PERIOD,
             },
+        }
+    }
+
+    fn epoch(&self, ticks: u32) -> Epoch {
+        Epoch {
+            tick: Nanos::from_millis(u64::from(self.config.policy.tick_ms)),
+            ticks: self.config.policy.epoch_ticks.unwrap_or(ticks),
         }
     }
 
@@ -244,53 +249,40 @@ impl Planner<'_> {
             },
             unfairness_threshold: policy.unfairness,
             unfairness_goal: 1.0 + GOAL * (policy.unfairness - 1.0),
-            alone: alone(policy),
+            alone: self.alone(),
             ..slowdown::Params::default()
         }
     }
-}
 
-/// A limit as a share of the device that has these prices.
-fn share_of(limit: Limit, prices: &CostTable) -> f64 {
-    match limit {
-        Limit::StdOpsPerS(ops) => prices.standard().as_secs_f64() * ops as f64,
-        Limit::Share(share) => share,
-    }
-}
-
-fn epoch(policy: &config::Policy, ticks: u32) -> Epoch {
-    Epoch {
-        tick: Nanos::from_millis(u64::from(policy.tick_ms)),
-        ticks: policy.epoch_ticks.unwrap_or(ticks),
-    }
-}
-
-fn alone(policy: &config::Policy) -> alone::Params {
-    alone::Params {
-        mode: match policy.mode {
-            Mode::Nyx => Refresh::OnChange,
-            Mode::Paper => Refresh::Paper,
-        },
-        pause: Nanos(policy.pause_ns),
-        refresh: Nanos(policy.refresh_ns),
-        ..alone::Params::default()
-    }
-}
-
-fn share_settings(policy: &config::Policy) -> share::Settings {
-    share::Settings {
-        donation: match policy.is_donation_naive {
-            true => Donation::Naive,
-            false => Donation::Aware,
-        },
-        steps: match policy.mode {
-            Mode::Nyx => Steps::Adaptive,
-            Mode::Paper => Steps::Paper {
-                donate_step: policy.donate_step,
+    fn alone(&self) -> alone::Params {
+        let policy = &self.config.policy;
+        alone::Params {
+            mode: match policy.mode {
+                Mode::Nyx => Refresh::OnChange,
+                Mode::Paper => Refresh::Paper,
             },
-        },
-        epoch: epoch(policy, SHARE_TICKS),
-        alone: alone(policy),
+            pause: Nanos(policy.pause_ns),
+            refresh: Nanos(policy.refresh_ns),
+            ..alone::Params::default()
+        }
+    }
+
+    fn share_settings(&self) -> share::Settings {
+        let policy = &self.config.policy;
+        share::Settings {
+            donation: match policy.is_donation_naive {
+                true => Donation::Naive,
+                false => Donation::Aware,
+            },
+            steps: match policy.mode {
+                Mode::Nyx => Steps::Adaptive,
+                Mode::Paper => Steps::Paper {
+                    donate_step: policy.donate_step,
+                },
+            },
+            epoch: self.epoch(SHARE_TICKS),
+            alone: self.alone(),
+        }
     }
 }
 
