@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::tenant::Tenant;
 use nyx_base::{DevicePs, Instant, Latencies, Nanos, TenantId, WorkerId};
 use nyx_gate::{Budget, CostTable, DELAY_INFINITE, Limit, Rate, Usage};
+use nyx_policy::mechanism::queueing::{Capacity, Reads};
 use nyx_policy::sharing::limit::Kept;
 use nyx_policy::{Decision, Delay, Groups, Policy, Seen, Standing, Want};
 use std::collections::VecDeque;
@@ -41,6 +42,16 @@ pub trait Governed {
     fn budget(&self) -> &Budget;
     /// Its device's prices.
     fn cost(&self) -> &CostTable;
+    /// Its reads of its device, where that tells how long each takes. What there is to divide is
+    /// then what the device is seen to give, and not what its prices say.
+    fn reads(&self) -> Option<Reads> {
+        None
+    }
+    /// How long the workers that serve it were at work since their start, on the mean, whoever it
+    /// was for.
+    fn worked(&self) -> Nanos {
+        Nanos::ZERO
+    }
     /// What it has on a further device, which a policy governs too that goes by latencies; none
     /// where it has none.
     fn further(&self) -> Option<Further<'_>> {
@@ -89,7 +100,21 @@ impl<P: Policy + 'static> From<Box<P>> for Policies {
 #[derive(Clone, Copy, Default)]
 struct Account {
     usage: Usage,
+    reads: Reads,
+    worked: Nanos,
     further: Usage,
+}
+
+impl Account {
+    /// The reads since the last tick, where the device tells of them, and how long workers were at
+    /// work.
+    fn read(&mut self, tenant: &impl Governed) -> Option<(Reads, Nanos)> {
+        let reads = tenant.reads()?;
+        let worked = tenant.worked();
+        let worked_ns = worked.0 - std::mem::replace(&mut self.worked, worked).0;
+        let reads = reads - std::mem::replace(&mut self.reads, reads);
+        Some((reads, Nanos(worked_ns)))
+    }
 }
 
 /// What somebody did to a device, or to two.
@@ -140,6 +165,8 @@ pub struct Controller {
     policy: Box<dyn Policy>,
     /// When the last tick was.
     ticked: Instant,
+    /// What the device gives, where it tells.
+    capacity: Capacity,
     seen: Vec<Seen>,
     /// The accounts at the last tick: harm is added up tick by tick, because what an access hurts
     /// depends on its size, and accounts know the mean of a stretch of time only.
@@ -169,6 +196,7 @@ impl Controller {
         Controller {
             policy,
             ticked: Instant(0),
+            capacity: Capacity::default(),
             seen: vec![Seen::default(); tenants],
             usage: vec![Account::default(); tenants],
             want: vec![Want::default(); tenants],
@@ -244,7 +272,7 @@ impl Controller {
         // went back, which policies know how to take.
         let is_late = self.ticked.since(now) < LATE_MOST;
         let now = if is_late { now.max(self.ticked) } else { now };
-        self.ticked = now;
+        let before = std::mem::replace(&mut self.ticked, now);
         let groups = std::mem::take(&mut self.is_new).then(|| self.policy.groups());
         if let Some(groups) = &groups {
             check(groups);
@@ -252,7 +280,7 @@ impl Controller {
             let subjects = tenants.len() + groups.groups.len();
             self.want.resize(subjects, Want::default());
         }
-        self.look(tenants.clone());
+        self.look(now.since(before), tenants.clone());
         self.policy.step(now, &self.seen, &mut self.want);
         let is_probing = self.policy.is_probing();
         let decisions = self.policy.take_decisions();
@@ -303,7 +331,9 @@ impl Controller {
         self.decisions.iter()
     }
 
-    fn look(&mut self, tenants: impl Iterator<Item = impl Governed>) {
+    /// At what was done in `time`.
+    fn look(&mut self, time: Nanos, tenants: impl Iterator<Item = impl Governed>) {
+        let (mut used_ps, mut told) = (0, None);
         for (at, (seen, tenant)) in self.seen.iter_mut().zip(tenants).enumerate() {
             let before = &mut self.usage[at];
             let mut load = Load::since(&mut before.usage, tenant.usage(), tenant.cost());
@@ -315,6 +345,14 @@ impl Controller {
                 }
             }
             load.add_to(seen);
+            used_ps = load.used.0.saturating_add(used_ps);
+            if let Some((did, worked)) = before.read(&tenant) {
+                let (took_ns, alone) = (did.took_ns as u64, did.alone(time));
+                seen.took = Nanos(seen.took.0.wrapping_add(took_ns));
+                seen.alone = Nanos(seen.alone.0.wrapping_add(alone.0));
+                let (reads, most) = told.unwrap_or_default();
+                told = Some((reads + did, worked.max(most)));
+            }
             let measured = self.policy.measures(at);
             tenant.set_measured(measured);
             let read = measured && self.policy.reads(at);
@@ -324,6 +362,11 @@ impl Controller {
             if read {
                 tenant.add_latencies(&mut seen.latencies);
             }
+        }
+        if let Some((reads, worked)) = told {
+            let used_s = DevicePs(used_ps).as_secs_f64();
+            self.capacity.learn(time, used_s, reads, worked);
+            self.policy.set_capacity(self.capacity.share());
         }
     }
 
@@ -498,6 +541,14 @@ impl<T: Governed> Governed for &T {
 
     fn cost(&self) -> &CostTable {
         T::cost(self)
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        T::reads(self)
+    }
+
+    fn worked(&self) -> Nanos {
+        T::worked(self)
     }
 
     fn further(&self) -> Option<Further<'_>> {

@@ -11,7 +11,7 @@ use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::nhc::Nhc;
 use nyx_policy::plan::{Kind, Member, Plan, Terms, Who};
 use nyx_policy::sharing::limit::{Epoch, Leased};
-use nyx_policy::sharing::share::{Donation, Settings};
+use nyx_policy::sharing::share::{Gauge, Settings};
 use nyx_policy::{Delay, Policy, Seen, Want};
 use nyx_proto::Out;
 use rig::{DEEP_OPS_PER_S, Rig, deep};
@@ -169,7 +169,7 @@ fn a_deep_device_is_divided_by_weights_and_what_is_idle_is_lent() {
     };
     let plan = Plan {
         kind: Kind::Share(Settings {
-            donation: Donation::Naive,
+            gauge: Gauge::Told,
             epoch: Epoch {
                 tick: Nanos::from_millis(1),
                 ticks: 10,

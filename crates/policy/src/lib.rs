@@ -38,6 +38,11 @@ pub struct Seen {
     pub ops: u64,
     /// How often it was held.
     pub holds: u64,
+    /// How long its requests took on a device that tells of each, and how long they would have
+    /// taken if nobody else had been there; nothing where no device does.
+    pub took: Nanos,
+    /// See `took`.
+    pub alone: Nanos,
     /// Latencies of its requests, for tenants that the policy wants to measure.
     pub latencies: Latencies,
 }
@@ -46,6 +51,7 @@ impl Seen {
     fn clear(&mut self) {
         (self.used, self.harm) = (DevicePs::ZERO, DevicePs::ZERO);
         (self.bytes, self.ops, self.holds) = (0, 0, 0);
+        (self.took, self.alone) = (Nanos::ZERO, Nanos::ZERO);
         self.latencies.clear();
     }
 
@@ -53,6 +59,7 @@ impl Seen {
     fn copy(&mut self, other: &Seen) {
         (self.used, self.harm) = (other.used, other.harm);
         (self.bytes, self.ops, self.holds) = (other.bytes, other.ops, other.holds);
+        (self.took, self.alone) = (other.took, other.alone);
         self.latencies.clone_from(&other.latencies);
     }
 
@@ -63,6 +70,8 @@ impl Seen {
         self.bytes = self.bytes.wrapping_add(other.bytes);
         self.ops = self.ops.wrapping_add(other.ops);
         self.holds = self.holds.wrapping_add(other.holds);
+        self.took = Nanos(self.took.0.wrapping_add(other.took.0));
+        self.alone = Nanos(self.alone.0.wrapping_add(other.alone.0));
         if measured {
             self.latencies.add(&other.latencies);
         }

@@ -33,6 +33,8 @@ pub struct Tree {
     /// Which node a tenant is a member of, and its place there.
     homes: Vec<Option<(usize, usize)>>,
     now: Instant,
+    /// What there is to divide, as a share of the device.
+    capacity: f64,
 }
 
 /// One policy of the tree.
@@ -81,6 +83,7 @@ impl Tree {
             },
             homes: vec![None; tenants],
             now: Instant(0),
+            capacity: 1.0,
         };
         for plan in plans {
             tree.grow(plan, None, None);
@@ -166,7 +169,7 @@ impl Tree {
     /// What the group inside of which a node stands may use, and whether it is paused.
     fn inherit(&mut self, at: usize) {
         let (is_paused, capacity) = match self.nodes[at].of {
-            None => (false, 1.0),
+            None => (false, self.capacity),
             Some(of) => {
                 let above = &self.nodes[of.node];
                 let want = &above.want[of.member];
@@ -262,6 +265,10 @@ impl Policy for Tree {
 
     fn groups(&self) -> Groups {
         self.groups.clone()
+    }
+
+    fn set_capacity(&mut self, share: f64) {
+        self.capacity = share;
     }
 
     fn is_probing(&self) -> bool {

@@ -23,6 +23,21 @@ struct Queue {
     /// How many stand at the front that came back without having had their part. The next one that
     /// does goes behind them, so that all keep their order.
     came_back: usize,
+    /// How many went on when it was last due.
+    released: usize,
+}
+
+impl Queue {
+    /// How many go on now: as many as had their part the last time and one more, so that of many
+    /// who wait for a device on which each has to wait again only a few ask in vain; twice as many
+    /// where all had.
+    fn portion(&self, most: usize) -> usize {
+        let portion = match self.came_back {
+            0 => 2 * self.released,
+            back => self.released.saturating_sub(back) + 1,
+        };
+        portion.clamp(1, most)
+    }
 }
 
 /// The held connections of one worker.
@@ -87,15 +102,15 @@ impl Held {
             .unwrap_or(Instant::NEVER)
     }
 
-    /// Takes up to `limit` connections of each tenant whose time has come.
-    pub(crate) fn take_due(&mut self, now: Instant, limit: usize, into: &mut Vec<ConnId>) {
+    /// Takes up to `most` connections of each tenant whose time has come.
+    pub(crate) fn take_due(&mut self, now: Instant, most: usize, into: &mut Vec<ConnId>) {
         for queue in &mut self.queues {
             if queue.until.is_none_or(|until| until > now) {
                 continue;
             }
-            let n = queue.conns.len().min(limit);
+            let n = queue.conns.len().min(queue.portion(most));
             into.extend(queue.conns.drain(..n));
-            queue.came_back = 0;
+            (queue.released, queue.came_back) = (n, 0);
             self.len -= n;
             self.changed = true;
             if queue.conns.is_empty() {
@@ -132,35 +147,64 @@ mod tests {
         assert_eq!(due, [(3, 0)]);
         assert_eq!(held.next(), Instant(110));
         due.clear();
-        held.take_due(Instant(110), 1, &mut due);
+        held.take_due(Instant(110), 8, &mut due);
         assert_eq!(due, [(1, 0)]);
         held.hold(A, (1, 0), Instant(120), NOW, true);
         due.clear();
         held.take_due(Instant(120), 8, &mut due);
-        assert_eq!(
-            due,
-            [(1, 0), (2, 0)],
-            "who was served first keeps its place"
-        );
+        assert_eq!(due, [(1, 0)], "who was served first keeps its place");
+        due.clear();
+        held.take_due(Instant(120), 8, &mut due);
+        assert_eq!(due, [(2, 0)]);
         assert_eq!((held.len(), held.next()), (0, Instant::NEVER));
     }
 
     #[test]
     fn who_comes_back_empty_handed_keeps_its_place() {
         let mut held = Held::default();
-        for slot in 1..=4 {
+        for slot in 1..=8 {
             held.hold(A, (slot, 0), Instant(100), NOW, false);
         }
         let mut due = Vec::new();
-        held.take_due(Instant(100), 3, &mut due);
-        assert_eq!(due, [(1, 0), (2, 0), (3, 0)]);
-        // The first had its part and holds another request; the others could not go on.
-        held.hold(A, (1, 0), Instant(120), NOW, false);
-        held.hold(A, (2, 0), Instant(120), NOW, true);
-        held.hold(A, (3, 0), Instant(120), NOW, true);
+        for _ in 0..3 {
+            due.clear();
+            held.take_due(Instant(100), 8, &mut due);
+        }
+        assert_eq!(due, [(4, 0), (5, 0), (6, 0), (7, 0)]);
+        // One had its part and holds another request; the others could not go on.
+        held.hold(A, (4, 0), Instant(120), NOW, false);
+        for slot in 5..=7 {
+            held.hold(A, (slot, 0), Instant(120), NOW, true);
+        }
         due.clear();
-        held.take_due(Instant(120), 3, &mut due);
-        assert_eq!(due, [(2, 0), (3, 0), (4, 0)]);
+        held.take_due(Instant(120), 8, &mut due);
+        assert_eq!(due, [(5, 0), (6, 0)]);
+        due.clear();
+        held.take_due(Instant(120), 8, &mut due);
+        assert_eq!(due, [(7, 0), (8, 0), (4, 0)]);
+    }
+
+    #[test]
+    fn as_many_are_asked_as_had_their_part_before() {
+        let mut held = Held::default();
+        for slot in 0..64 {
+            held.hold(A, (slot, 0), NOW, NOW, false);
+        }
+        let mut due = Vec::new();
+        let mut asked = |held: &mut Held, go_on: usize| {
+            held.take_due(NOW, 16, &mut due);
+            let asked = due.len();
+            for (at, id) in due.drain(..).enumerate() {
+                held.hold(A, id, NOW, NOW, at >= go_on);
+            }
+            asked
+        };
+        // All go on, and the fifth time two.
+        let growing = [16, 16, 16, 16, 2].map(|go_on| asked(&mut held, go_on));
+        assert_eq!(growing, [1, 2, 4, 8, 16]);
+        // Two each time: one is asked in vain. Then none.
+        let even = [2, 2, 2, 0, 0].map(|go_on| asked(&mut held, go_on));
+        assert_eq!(even, [3, 3, 3, 3, 1]);
     }
 
     #[test]

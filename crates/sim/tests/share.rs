@@ -45,6 +45,7 @@ fn share(weights: &[f64], donation: Donation, steps: Steps) -> Box<dyn Policy> {
             paused_most: 0.05,
             ..alone::Params::default()
         },
+        ..Settings::default()
     };
     Box::new(Share::new(weights, settings))
 }

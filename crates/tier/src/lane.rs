@@ -226,6 +226,7 @@ impl Lane<'_> {
         if let Looked::Here(landing) = looked
             && let Some(trip) = deep.hand.trip(landing)
         {
+            deep.desk.note(deep.toil.worked);
             deep.desk.read_deep(trip.bytes, trip.took, trip.expected_ns);
         }
         looked

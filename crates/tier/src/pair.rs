@@ -17,6 +17,7 @@ use crate::device::Deep;
 use nyx_base::{CachePadded, Counter, Instant, LatencyCounter, Nanos, Rng, WorkerId};
 use nyx_gate::CostTable;
 use nyx_media::Op;
+use nyx_policy::mechanism::queueing::Reads;
 use nyx_policy::nhc::{
     Both, Bounds, Choice, Controller, Cost, InFlight, Kind, Nhc, PairSeen, Request, Routing,
     Served, Side,
@@ -70,6 +71,7 @@ struct ServedCounter {
     took_ns: Counter,
     expected_ns: Counter,
     each_ns: Counter,
+    idle_ns: Counter,
 }
 
 impl ServedCounter {
@@ -98,7 +100,6 @@ impl Cell {
         sum.sooner_deep += self.sooner_deep.get();
         sum.mirrored_reads += self.mirrored_reads.get();
         sum.mirrored_deep += self.mirrored_deep.get();
-        sum.worked_ns += self.worked_ns.get();
         for kind in Kind::ALL {
             for side in Side::ALL {
                 let served = &self.served[kind as usize][side as usize];
@@ -144,8 +145,29 @@ impl Pair {
     pub fn seen(&self) -> PairSeen {
         let mut seen = PairSeen::default();
         self.cells.iter().for_each(|cell| cell.add_to(&mut seen));
-        seen.worked_ns /= self.cells.len().max(1) as u64;
+        seen.worked_ns = self.worked().0;
         seen
+    }
+
+    /// How long a worker was at work since the start, on the mean.
+    pub fn worked(&self) -> Nanos {
+        let worked_ns = self.cells.iter().map(|cell| cell.worked_ns.get());
+        Nanos(worked_ns.sum::<u64>() / self.cells.len().max(1) as u64)
+    }
+
+    /// Reads of the deep device that somebody waited for, since the start.
+    pub fn deep_reads(&self) -> Reads {
+        let of = |cell: &CachePadded<Cell>| {
+            let served = &cell.served[Kind::Read as usize][Side::Deep as usize];
+            Reads {
+                count: served.count.get(),
+                took_ns: served.took_ns.get() as f64,
+                idle_ns: served.idle_ns.get() as f64,
+                each_ns: served.each_ns.get() as f64,
+            }
+        };
+        let cells = self.cells.iter().map(of);
+        cells.fold(Reads::default(), |sum, one| sum + one)
     }
 
     /// What is decided now, and the controller's name.
@@ -244,7 +266,7 @@ impl Desk {
     }
 
     /// Counts what the worker has worked since it was here last, for this tenant or another.
-    fn note(&mut self, worked: Nanos) {
+    pub(crate) fn note(&mut self, worked: Nanos) {
         let before = self.worked.replace(worked);
         let since = before.map_or(0, |before| worked.0 - before.0);
         self.cell().worked_ns.add(since);
@@ -341,9 +363,10 @@ impl Desk {
 
     /// A read of the deep device is done.
     pub(crate) fn read_deep(&self, len: usize, took: Nanos, expected_ns: f64) {
-        let each_ns = self.pair.deep.costs.of(len as u64).each_ns;
+        let cost = self.pair.deep.costs.of(len as u64);
         let served = &self.cell().served[Kind::Read as usize][Side::Deep as usize];
-        served.add(len, took.0, expected_ns, each_ns);
+        served.add(len, took.0, expected_ns, cost.each_ns);
+        served.idle_ns.add(cost.alone_ns as u64);
         self.cell().latencies.add(took, 1);
     }
 

@@ -1,6 +1,7 @@
 //! Deep devices: a controller for each, to which a tenant is what it does there.
 //!
-//! What it never does: look at latencies, in which every device of a tenant has its part.
+//! What it never does: look at latencies of requests, in which every device of a tenant has its
+//! part; the device's own tell how a tenant fares there.
 
 use super::{Controller, Governed, lock};
 use crate::tenant::{DeepSide, Tenant};
@@ -9,6 +10,7 @@ use nyx_base::{Instant, Latencies, Nanos};
 use nyx_gate::{Budget, CostTable, Usage};
 use nyx_policy::Policy;
 use nyx_policy::baselines::Unlimited;
+use nyx_policy::mechanism::queueing::Reads;
 use std::sync::Mutex;
 
 /// The controller of a deep device.
@@ -78,6 +80,14 @@ impl Governed for OnDeep<'_> {
 
     fn budget(&self) -> &Budget {
         self.side().map_or(self.idle, |side| &side.part)
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        self.side().map(|side| side.pair.deep_reads())
+    }
+
+    fn worked(&self) -> Nanos {
+        self.side().map_or(Nanos::ZERO, |side| side.pair.worked())
     }
 
     fn cost(&self) -> &CostTable {

@@ -12,7 +12,7 @@ use nyx_policy::mechanism::throttle::Bounds;
 use nyx_policy::plan::{Kind, Member, Plan, PlanError, Terms, Who};
 use nyx_policy::sharing::limit::Epoch;
 use nyx_policy::sharing::qos::{self, Target};
-use nyx_policy::sharing::share::{self, Donation, Steps};
+use nyx_policy::sharing::share::{self, Donation, Gauge, Steps};
 use nyx_policy::sharing::slowdown;
 
 /// The part of the distance between equal and too unequal at which `slowdown` is content.
@@ -119,12 +119,12 @@ impl Planner<'_> {
             || inside.any(|(inner, one)| one.group == Some(at) && self.has_group(inner))
     }
 
-    /// What is idle is lent at once: to lend it by slowdowns takes runs alone, which tell nothing
-    /// of a device while a tenant's other one is shared.
+    /// Runs alone tell nothing of a device while a tenant's other one is shared; the device tells
+    /// how its tenants fare.
     fn deep_kind(&self, kind: PolicyKind) -> Kind {
         match kind {
             PolicyKind::Share => Kind::Share(share::Settings {
-                donation: Donation::Naive,
+                gauge: Gauge::Told,
                 ..self.share_settings()
             }),
             PolicyKind::Partition => Kind::Partition,
@@ -270,6 +270,7 @@ impl Planner<'_> {
     fn share_settings(&self) -> share::Settings {
         let policy = &self.config.policy;
         share::Settings {
+            gauge: Gauge::Runs,
             donation: match policy.is_donation_naive {
                 true => Donation::Naive,
                 false => Donation::Aware,
@@ -359,7 +360,7 @@ mod tests {
             // More than the device can do is no limit.
             assert_eq!(bounds(disk), [("c", 1.0, Some(0.01)), ("d", 1.0, None)]);
             match &ssd.kind {
-                Kind::Share(settings) => assert!(by_weight && settings.donation == Donation::Naive),
+                Kind::Share(settings) => assert!(by_weight && settings.gauge == Gauge::Told),
                 kind => assert!(!by_weight && *kind == Kind::Limit, "{kind:?}"),
             }
         }

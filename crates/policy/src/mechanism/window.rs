@@ -105,6 +105,8 @@ pub struct Tally {
     ops: u64,
     answers: u64,
     answers_ns: u64,
+    took_ns: u64,
+    alone_ns: u64,
 }
 
 /// What a tenant did over some stretches of time together.
@@ -122,6 +124,10 @@ pub struct Total {
     pub answers: f64,
     /// The sum of those latencies in seconds.
     pub answers_s: f64,
+    /// Seconds that requests took whose device tells of each.
+    pub took_s: f64,
+    /// Seconds that they would have taken alone.
+    pub alone_s: f64,
 }
 
 impl Tally {
@@ -134,6 +140,8 @@ impl Tally {
             ops: seen.ops,
             answers: seen.latencies.count(),
             answers_ns: seen.latencies.sum_ns(),
+            took_ns: seen.took.0,
+            alone_ns: seen.alone.0,
         }
     }
 
@@ -157,6 +165,8 @@ impl Tally {
             ops: counted(then.ops, self.ops) as f64,
             answers: answers as f64,
             answers_s: answers_ns as f64 / 1e9,
+            took_s: counted(then.took_ns, self.took_ns) as f64 / 1e9,
+            alone_s: counted(then.alone_ns, self.alone_ns) as f64 / 1e9,
         }
     }
 }
@@ -170,6 +180,8 @@ impl Total {
         self.ops += other.ops;
         self.answers += other.answers;
         self.answers_s += other.answers_s;
+        self.took_s += other.took_s;
+        self.alone_s += other.alone_s;
     }
 
     /// The share of the device that was used; 1 is the whole device.

@@ -19,7 +19,9 @@
 //! ([`mechanism::alone`](crate::mechanism::alone)) of donors, between epochs, and only while
 //! somebody wants what is idle. The other way, the latency under the full reservation without
 //! donation, needs no pause, but takers use their own entitlements meanwhile: what they cost would
-//! count as part of being alone, and the bound, which is about being alone, would not hold.
+//! count as part of being alone, and the bound, which is about being alone, would not hold. Where a
+//! device tells how long each request takes nobody is paused ([`Gauge::Told`],
+//! [`mechanism::queueing`](crate::mechanism::queueing)).
 //!
 //! Device time is not performance. A device that is busy with a mix may do less than its prices
 //! say, and who is held exactly at its part then leaves the loss to who is not; and bursts of
@@ -88,6 +90,15 @@ pub enum Donation {
     Aware,
 }
 
+/// How it is known by which factor a tenant is slower than alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gauge {
+    /// Others are paused now and then.
+    Runs,
+    /// The device tells ([`Seen::took`], [`Seen::alone`]).
+    Told,
+}
+
 /// How large the steps of [`Donation::Aware`] are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Steps {
@@ -106,11 +117,14 @@ pub enum Steps {
 pub struct Settings {
     /// What happens to idle time.
     pub donation: Donation,
+    /// How a donor's slowdown is known.
+    pub gauge: Gauge,
     /// How large steps are.
     pub steps: Steps,
     /// How often desires are judged, and in how many ticks holds are looked at.
     pub epoch: Epoch,
-    /// How a donor's stand-alone latency is measured. Its windows are half an epoch at least.
+    /// How a donor's stand-alone latency is measured in runs. Its windows are half an epoch at
+    /// least.
     pub alone: alone::Params,
 }
 
@@ -119,6 +133,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             donation: Donation::Aware,
+            gauge: Gauge::Runs,
             steps: Steps::Adaptive,
             epoch: Epoch {
                 ticks: 10,
@@ -323,7 +338,8 @@ impl Share {
     /// Takes a little of who is held and has more than its bound, while somebody has less and its
     /// own limit is not what keeps it there. Tells whether that is so.
     fn pinch(&mut self, found: &[Found]) -> bool {
-        if self.settings.steps != Steps::Adaptive || self.settings.donation == Donation::Naive {
+        // Where the device tells, what it gives is divided and nobody bears a loss alone.
+        if self.settings.steps != Steps::Adaptive || !self.is_by_runs() {
             return false;
         }
         let short = (0..found.len()).filter(|&i| self.is_short(i, found));
@@ -349,11 +365,14 @@ impl Share {
 
     fn judge(&mut self, i: usize, now: Instant, seen: &Seen) -> Found {
         let (limit, entitled) = (self.limit(i), self.entitled[i]);
-        let slowdown = self.alone.take_one(i).and_then(|fare| fare.slowdown);
+        let epoch = self.tenants[i].epoch.since(now, seen);
+        let slowdown = match self.settings.gauge {
+            Gauge::Runs => self.alone.take_one(i).and_then(|fare| fare.slowdown),
+            Gauge::Told => ratio(epoch.took_s, epoch.alone_s).map(|times| times.max(1.0)),
+        };
         self.follow(i, now, seen, slowdown);
         let tenant = &mut self.tenants[i];
         tenant.slowdown = slowdown.or(tenant.slowdown);
-        let epoch = tenant.epoch.since(now, seen);
         let used = epoch.share() / self.capacity;
         let quiet = epoch.ops == 0.0;
         let came_back = std::mem::replace(&mut tenant.quiet, quiet) && !quiet;
@@ -401,7 +420,8 @@ impl Share {
         if since.ops > 0.0 {
             tenant.pace = ratio(since.ops, since.time_s).map(|pace| mixed(tenant.pace, pace));
         }
-        let known = match self.alone.measures(i) {
+        let is_by_latency = self.settings.gauge == Gauge::Told || self.alone.measures(i);
+        let known = match is_by_latency {
             true => slowdown.map(|slowdown| mixed(tenant.steady, slowdown)),
             false => slowdown.and_then(|_| ratio(self.alone.speed(i)?, tenant.pace?)),
         };
@@ -433,11 +453,18 @@ impl Share {
     /// too, so that its own bound is known.
     fn measure(&mut self, found: &[Found], is_pinching: bool) -> bool {
         let wanted = found.iter().any(|found| found.used_up);
-        let aware = self.settings.donation == Donation::Aware;
+        let by_runs = self.is_by_runs();
         let asked: Vec<bool> = (0..found.len())
             .map(|i| self.is_short(i, found) || (is_pinching && !self.tenants[i].quiet))
             .collect();
-        aware && wanted && self.alone.start(|i| asked[i])
+        by_runs && wanted && self.alone.start(|i| asked[i])
+    }
+
+    fn is_by_runs(&self) -> bool {
+        let Settings {
+            donation, gauge, ..
+        } = self.settings;
+        donation == Donation::Aware && gauge == Gauge::Runs
     }
 
     /// Decisions are about limits that moved.
@@ -555,7 +582,7 @@ impl Policy for Share {
     }
 
     fn measures(&self, _tenant: usize) -> bool {
-        self.settings.donation == Donation::Aware
+        self.is_by_runs()
     }
 
     fn set_capacity(&mut self, share: f64) {
