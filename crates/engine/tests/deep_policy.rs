@@ -296,6 +296,30 @@ fn both_limits_of_a_deep_device_hold() {
 }
 
 #[test]
+fn a_deep_device_tells_its_policy_how_its_reads_fare() {
+    let mut rig = two();
+    let wants = Wants::new(Want::default(), false);
+    let seen = wants.seen.clone();
+    rig.engine.set_policy(Policies {
+        fast: Box::new(Unlimited),
+        deep: vec![Box::new(wants)],
+    });
+    let (mut own, mut other) = (Reader::deep(&rig, 0), Reader::deep(&rig, 1));
+    let mut alone = Vec::new();
+    for reads in [0, 100, 100, 0] {
+        own.reads(&mut rig, reads);
+        // Another's are none of its own.
+        other.reads(&mut rig, 10);
+        rig.clock.advance(Nanos::from_secs(1));
+        rig.engine.control(rig.now().mono);
+        let seen = seen.lock().expect("no panic");
+        alone.push(seen.last().expect("it was stepped").alone.0);
+    }
+    let since: Vec<u64> = alone.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(since[0] > 0 && since[1] > 0 && since[2] == 0, "{since:?}");
+}
+
+#[test]
 fn what_is_seen_of_a_tenant_is_what_it_does_to_both() {
     let mut rig = two();
     let (mut on_near, mut on_deep) = (Reader::near(&rig, 0), Reader::deep(&rig, 0));

@@ -29,6 +29,7 @@
 //! *of performance* is pinched a little below its part of time for as long as another, who is not
 //! held, is beyond its own ([`pinch`](Tenant::pinch)); down to [`PINCH_LEAST`], and never beyond
 //! its own bound. Where that does not help, shares of device time are kept and the bound is not.
+//! Where the device tells, what it is seen to give is divided instead, and nobody is pinched.
 //!
 //! What it never does: lend more of a donor whose slowdown is not known, except where it asked for
 //! nothing in a whole epoch; assign anybody less than the smaller of its desire and its
@@ -420,8 +421,7 @@ impl Share {
         if since.ops > 0.0 {
             tenant.pace = ratio(since.ops, since.time_s).map(|pace| mixed(tenant.pace, pace));
         }
-        let is_by_latency = self.settings.gauge == Gauge::Told || self.alone.measures(i);
-        let known = match is_by_latency {
+        let known = match self.alone.measures(i) {
             true => slowdown.map(|slowdown| mixed(tenant.steady, slowdown)),
             false => slowdown.and_then(|_| ratio(self.alone.speed(i)?, tenant.pace?)),
         };
@@ -453,13 +453,13 @@ impl Share {
     /// too, so that its own bound is known.
     fn measure(&mut self, found: &[Found], is_pinching: bool) -> bool {
         let wanted = found.iter().any(|found| found.used_up);
-        let by_runs = self.is_by_runs();
         let asked: Vec<bool> = (0..found.len())
             .map(|i| self.is_short(i, found) || (is_pinching && !self.tenants[i].quiet))
             .collect();
-        by_runs && wanted && self.alone.start(|i| asked[i])
+        self.is_by_runs() && wanted && self.alone.start(|i| asked[i])
     }
 
+    /// Whether slowdowns are looked at, and are known by runs alone.
     fn is_by_runs(&self) -> bool {
         let Settings {
             donation, gauge, ..
