@@ -8,6 +8,7 @@
 //! * [`sharing`]: the policies of NyxCache section 3.4.
 //! * [`admission`]: whether what is promised can be kept.
 //! * [`nhc`]: where a request goes that two devices could serve.
+//! * [`paging`]: for programs that have less memory than they use.
 //! * [`plan`]: who shares what with whom, as data; [`tree`]: policies over groups.
 //! * [`baselines`]: what Nyx is compared with, on the same interface.
 
@@ -19,6 +20,7 @@ pub mod admission;
 pub mod baselines;
 pub mod mechanism;
 pub mod nhc;
+pub mod paging;
 pub mod plan;
 pub mod sharing;
 pub mod tree;
