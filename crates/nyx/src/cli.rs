@@ -24,6 +24,7 @@ use std::process::ExitCode;
   nyx sim FILE                           a scenario in virtual time, on a modelled device
   nyx model                              what two devices give together, cached and split
   nyx block --fast F --deep D            a disk image behind a cache, over NBD
+  nyx swap run --memory 20% -- CMD       a program in a fifth of its memory
   nyx demo                               a noisy neighbour, before and after the policy
 
 Exit codes (sysexits): 64 usage or configuration, 65 damaged data, 66 missing input,
@@ -55,6 +56,7 @@ enum Command {
     Explain(cmd::explain::Args),
     Inspect(cmd::inspect::Args),
     Block(cmd::block::Args),
+    Swap(cmd::swap::Args),
     Demo(cmd::demo::Args),
     NullServer(cmd::null_server::Args),
 }
@@ -100,6 +102,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Explain(args) => cmd::explain::run(args),
         Command::Inspect(args) => cmd::inspect::run(args),
         Command::Block(args) => cmd::block::run(args),
+        Command::Swap(args) => cmd::swap::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::NullServer(args) => cmd::null_server::run(args),
     }
@@ -134,11 +137,20 @@ mod tests {
     /// Two arguments of one name and different types panic only when they are read.
     #[test]
     fn every_subcommand_can_be_parsed() {
-        for command in Cli::command().get_subcommands() {
-            let name = command.get_name();
-            for arguments in [vec!["nyx", name], vec!["nyx", name, "a-file"]] {
-                // An error is a fine answer; a panic is not.
-                let _ = Cli::try_parse_from(arguments);
+        fn paths(command: &clap::Command, path: &[String]) -> Vec<Vec<String>> {
+            let own = command.get_name().to_owned();
+            let path: Vec<String> = path.iter().cloned().chain([own]).collect();
+            let below = command
+                .get_subcommands()
+                .flat_map(|below| paths(below, &path));
+            let below: Vec<_> = below.collect();
+            [path].into_iter().chain(below).collect()
+        }
+        for path in paths(&Cli::command(), &[]) {
+            // An error is a fine answer; a panic is not.
+            for more in [&[][..], &["a-file"], &["--memory", "1G", "--", "true"]] {
+                let more = more.iter().map(|word| (*word).to_owned());
+                let _ = Cli::try_parse_from(path.iter().cloned().chain(more));
             }
         }
     }

@@ -71,6 +71,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "nyx-tier",
         ],
     ),
+    (
+        "nyx-swap",
+        &["nyx-base", "nyx-gate", "nyx-media", "nyx-policy"],
+    ),
     ("xtask", &["nyx-block", "nyx-proto"]),
 ];
 

@@ -19,6 +19,7 @@ const UNSAFE_ROOMS: &[&str] = &[
     "crates/media/",
     "crates/index/",
     "crates/store/",
+    "crates/swap/",
     // A counting allocator cannot be written without it, and tests what users rely on.
     "crates/engine/tests/no_alloc.rs",
 ];

@@ -16,6 +16,7 @@ pub mod profile;
 pub mod replay;
 pub mod serve;
 pub mod sim;
+pub mod swap;
 pub mod top;
 
 use crate::{Exit, Failure};

@@ -1,0 +1,148 @@
+//! `nyx swap run`: a program, from its start to its report.
+
+use super::{MemoryArg, Terms, entering, entering_with, memory, tell};
+use crate::{Exit, Failure};
+use nyx_swap::kernel::{Plan, Probe, Report, Session};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Origin, Process};
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread;
+
+/// Run a program in less memory than it uses.
+///
+/// It runs in a control group with a limit; what is above that goes to swap on the device. A
+/// reclaimer on another CPU sends it there ahead of need, so that the program seldom has to.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  nyx swap run --memory 20% --device zram -- python kmeans.py
+  nyx swap run --memory 512M --device /var/tmp/swap -- ./server --threads 8
+  nyx swap run --memory auto --max-slowdown 5% -- ./batch-job
+  nyx swap run --memory 512M --pool off -- ./job       the kernel alone, to compare
+
+Ends with the program's exit code, or 128 and the number of the signal that ended it; 126 and 127
+as a shell has them. SIGTERM and SIGHUP go on to the program. What it started and left behind is
+waited for. Killed itself, it leaves the program to go on within its limit; the next run takes down
+what is left.")]
+pub(super) struct Args {
+    /// What the program may have: a size (512M), a percentage of what it uses at any time (20%), or
+    /// `auto`: as little as slows it down by --max-slowdown.
+    #[arg(long, short, value_name = "SIZE|PERCENT|auto", value_parser = memory)]
+    memory: MemoryArg,
+    /// Who pages: the kernel's own swap, for any program.
+    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = ["auto", "kernel"])]
+    engine: String,
+    #[command(flatten)]
+    terms: Terms,
+    /// What becomes of the program where the kernel finds nothing to reclaim just now, since all is
+    /// still being written: `wait` until something is (cgroup v1), or `kill`, as the kernel does.
+    /// Where swap is full it is killed either way.
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = ["wait", "kill"])]
+    oom: String,
+    /// Do not measure how long swapped pages take to come back, by a small process beside the
+    /// program.
+    #[arg(long)]
+    no_probe: bool,
+    /// End the program (SIGKILL) where this process is killed.
+    #[arg(long)]
+    end_with_launcher: bool,
+    /// Say nothing at the end.
+    #[arg(long)]
+    no_report: bool,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// A page on swap is touched so often.
+const PROBE_EVERY_MS: u32 = 20;
+
+pub(super) fn run(args: Args) -> Result<(), Failure> {
+    let plan = Plan {
+        memory: Some(args.terms.memory(args.memory)),
+        source: args.terms.source(),
+        area_size: args.terms.device_size,
+        rule: args.terms.pool,
+        oom_waits: args.oom == "wait",
+        cpu: args.terms.cpu,
+        probe: (!args.no_probe).then(prober).transpose()?,
+        enter: match args.end_with_launcher {
+            true => entering_to_end,
+            false => entering,
+        },
+    };
+    // Before anything is made: a signal that comes meanwhile is for the program.
+    let signals = signals()?;
+    let mut session = Session::start(&plan, &args.command, tell)?;
+    pass_on(signals, &session);
+    session.wait(|| false)?;
+    let (report, left) = session.finish();
+    left.iter().for_each(tell);
+    if !args.no_report {
+        eprint!("{report}");
+    }
+    if let Some(path) = &args.terms.report {
+        write(path, &report)?;
+    }
+    std::process::exit(report.status.map_or(0, code));
+}
+
+/// Writes a report as JSON.
+pub(super) fn write(path: &Path, report: &Report) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(report).expect("a report can be written");
+    std::fs::write(path, text + "\n").map_err(|error| Failure::uncreatable(path, &error))
+}
+
+/// As a shell has it.
+fn code(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(signal).unwrap_or(Exit::Software as i32)
+}
+
+fn prober() -> Result<Probe, Failure> {
+    let own = std::env::current_exe();
+    let own =
+        own.map_err(|error| Failure::new(Exit::Os, format!("cannot find itself: {error}")))?;
+    let every = PROBE_EVERY_MS.to_string();
+    let words = ["swap", "probe", "--every-ms", &every];
+    let words = words.iter().map(OsString::from);
+    Ok(Probe {
+        command: [own.into_os_string()].into_iter().chain(words).collect(),
+    })
+}
+
+fn entering_to_end(groups: &[PathBuf], command: &[OsString]) -> Command {
+    entering_with(&["--end-with-launcher"], groups, command)
+}
+
+fn signals() -> Result<SignalsInfo<WithOrigin>, Failure> {
+    let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+    SignalsInfo::new(all)
+        .map_err(|error| Failure::new(Exit::Os, format!("cannot watch signals: {error}")))
+}
+
+/// Hands signals on to the program. What comes from the terminal it has already.
+fn pass_on(mut signals: SignalsInfo<WithOrigin>, session: &Session) {
+    let remote = session.remote();
+    thread::spawn(move || {
+        for origin in signals.forever() {
+            if let Some(signal) = meant_for_program(&origin) {
+                remote.send(signal);
+            }
+        }
+    });
+}
+
+fn meant_for_program(origin: &Origin) -> Option<Signal> {
+    let is_sent = |process: &Process| process.pid > 0;
+    let is_of_terminal = !origin.process.as_ref().is_some_and(is_sent);
+    match origin.signal {
+        SIGINT | SIGQUIT if is_of_terminal => None,
+        signal => Signal::from_named_raw(signal),
+    }
+}

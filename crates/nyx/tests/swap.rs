@@ -1,0 +1,406 @@
+//! `nyx swap` on this machine: real control groups and real swap, on a file or on zram. Where
+//! either cannot be had the tests say why and count as passed.
+//!
+//! What they never do: rest on how long something takes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+const NYX: &str = env!("CARGO_BIN_EXE_nyx");
+
+/// Where a run's memory goes here: a file beside this test's, or zram.
+struct Rig {
+    dir: tempfile::TempDir,
+    device: String,
+}
+
+/// What can be had here, found once: whether a file can be swap, or zram; else why not.
+fn device_kind() -> &'static Result<&'static str, String> {
+    static KIND: OnceLock<Result<&str, String>> = OnceLock::new();
+    KIND.get_or_init(|| {
+        let dir = scratch();
+        let file = dir.path().join("probe").display().to_string();
+        let mut whys = Vec::new();
+        for (kind, device) in [("file", file.as_str()), ("zram", "zram")] {
+            let run = ["run", "--memory", "64M", "--device", device];
+            let more = ["--device-size", "64M", "--no-probe", "--", "true"];
+            let output = Command::new(NYX)
+                .arg("swap")
+                .args(run)
+                .args(more)
+                .output()
+                .unwrap();
+            if output.status.success() {
+                return Ok(kind);
+            }
+            whys.push(text(&output.stderr));
+        }
+        Err(whys.join("; "))
+    })
+}
+
+/// Temporary files of the build lie on a disk; `/tmp` may be tmpfs, which cannot hold swap.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// None where this machine cannot; it says so.
+fn rig(test: &str) -> Option<Rig> {
+    match device_kind() {
+        Ok(kind) => {
+            let dir = scratch();
+            let device = match *kind {
+                "file" => dir.path().join("swap").display().to_string(),
+                kind => kind.to_owned(),
+            };
+            Some(Rig { dir, device })
+        }
+        Err(why) => {
+            eprintln!("skipped {test}: no program can be run under nyx swap here: {why}");
+            None
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}
+
+impl Rig {
+    /// `nyx swap run` in so much memory, with a device of its own.
+    fn run(&self, memory: &str, flags: &[&str], command: &[&str]) -> Command {
+        let mut run = Command::new(NYX);
+        run.args(["swap", "run", "--memory", memory, "--device", &self.device]);
+        run.args(["--device-size", "512M"])
+            .args(flags)
+            .arg("--")
+            .args(command);
+        run.current_dir(self.dir.path()).stdin(Stdio::null());
+        run
+    }
+
+    fn report(&self, name: &str) -> serde_json::Value {
+        let text = fs::read(self.dir.path().join(name)).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+}
+
+/// What `nyx swap status` knows of a launcher.
+fn status_of(launcher: u32) -> Option<serde_json::Value> {
+    let output = Command::new(NYX)
+        .args(["swap", "status", "--json"])
+        .output()
+        .unwrap();
+    let lines = text(&output.stdout);
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.into_iter().find(|line| line["launcher"] == launcher)
+}
+
+/// Waits for something that is on its way; fails where it never comes.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(120), "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn groups_of(launcher: u32) -> Vec<PathBuf> {
+    fn below(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name() == name {
+                    found.push(entry.path());
+                }
+                below(&entry.path(), name, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let root = Path::new("/sys/fs/cgroup");
+    below(root, &format!("nyx-swap-{launcher}"), &mut found);
+    found
+}
+
+/// Nothing of a run is there any more.
+fn is_clean(rig: &Rig, launcher: u32) {
+    assert_eq!(groups_of(launcher), Vec::<PathBuf>::new());
+    assert!(status_of(launcher).is_none());
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    let dir = rig.dir.path().display().to_string();
+    assert!(!swaps.contains(&dir), "{swaps}");
+    assert!(!rig.dir.path().join("swap").exists());
+}
+
+/// Sorts 48 MB of numbers in a buffer of their size, and gives their checksum.
+const SORT: &str = "seq 6000000 -1 1 | sort -n --buffer-size=200M --parallel=2 | cksum";
+
+#[test]
+fn a_program_in_a_fifth_of_its_memory_does_what_it_does_with_all_of_it() {
+    let Some(rig) = rig("a_program_in_a_fifth") else {
+        return;
+    };
+    let expected = Command::new("sh").args(["-c", SORT]).output().unwrap();
+    for (memory, limit) in [("40M", 40 << 20), ("20%", 0)] {
+        let flags = ["--report", "report.json"];
+        let mut run = rig.run(memory, &flags, &["sh", "-c", SORT]);
+        let child = run
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let launcher = child.id();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), text(&expected.stdout));
+        assert!(text(&output.stderr).contains("faults"), "a report is shown");
+        let report = rig.report("report.json");
+        let number = |key: &str| report[key].as_u64().unwrap();
+        assert!(
+            number("swapped_peak_bytes") > 0 && number("major_faults") > 0,
+            "{report:#}"
+        );
+        assert!(number("reclaims") > 0, "{report:#}");
+        if limit > 0 {
+            assert_eq!(number("limit_bytes"), limit);
+            assert!(number("peak_bytes") <= limit, "{report:#}");
+        }
+        is_clean(&rig, launcher);
+    }
+}
+
+#[test]
+fn the_limit_holds_without_a_reclaimer_and_inline_reclaims_are_counted() {
+    let Some(rig) = rig("the_limit_holds_without_a_reclaimer") else {
+        return;
+    };
+    let flags = ["--pool", "off", "--no-probe", "--report", "report.json"];
+    let output = rig
+        .run("40M", &flags, &["sh", "-c", SORT])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = rig.report("report.json");
+    assert!(
+        report["peak_bytes"].as_u64().unwrap() <= 40 << 20,
+        "{report:#}"
+    );
+    assert!(
+        report["inline_reclaims"].as_u64().unwrap() > 100,
+        "{report:#}"
+    );
+    // What woke it where the kernel would have killed it is all that was done for it.
+    assert_eq!(report["reclaims"], report["rescues"], "{report:#}");
+}
+
+#[test]
+fn it_ends_as_the_program_ends() {
+    let Some(rig) = rig("it_ends_as_the_program_ends") else {
+        return;
+    };
+    let code = |command: &[&str]| {
+        let mut run = rig.run("64M", &["--no-probe", "--no-report"], command);
+        let output = run.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(code(&["sh", "-c", "exit 7"]), (Some(7), String::new()));
+    assert_eq!(code(&["sh", "-c", "kill -9 $$"]).0, Some(128 + 9));
+    let (not_found, why) = code(&["/nonexistent/program"]);
+    assert_eq!(not_found, Some(127));
+    assert!(why.contains("/nonexistent/program"), "{why}");
+    assert_eq!(code(&["/etc/passwd"]).0, Some(126));
+}
+
+#[test]
+fn a_signal_goes_on_to_the_program_and_what_it_left_is_waited_for() {
+    let Some(rig) = rig("a_signal_goes_on") else {
+        return;
+    };
+    // The program ends by the signal; the child that it leaves behind writes a last line.
+    let script = "(trap '' TERM; until test -e gone; do sleep 0.01; done; echo last) & \
+                  trap 'exit 9' TERM; touch ready; while :; do sleep 0.01; done";
+    let mut run = rig.run("64M", &["--no-probe"], &["sh", "-c", script]);
+    let child = run
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let launcher = child.id();
+    until("program", || {
+        rig.dir.path().join("ready").exists().then_some(())
+    });
+    kill("TERM", launcher);
+    let program = until("status", || status_of(launcher))["program"]
+        .as_u64()
+        .unwrap();
+    until("end", || {
+        (!Path::new(&format!("/proc/{program}/cwd")).exists()).then_some(())
+    });
+    assert!(status_of(launcher).is_some(), "it waits for what was left");
+    fs::write(rig.dir.path().join("gone"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(9));
+    assert_eq!(text(&output.stdout), "last");
+    is_clean(&rig, launcher);
+}
+
+fn kill(signal: &str, pid: u32) {
+    let sent = Command::new("sh")
+        .args(["-c", &format!("kill -{signal} {pid}")])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// A run whose launcher is gone.
+fn orphan(rig: &Rig) -> (u32, u32) {
+    let script = "touch ready; until test -e end; do sleep 0.01; done";
+    let mut run = rig.run("64M", &["--no-probe"], &["sh", "-c", script]);
+    let mut child: Child = run
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let launcher = child.id();
+    until("program", || {
+        rig.dir.path().join("ready").exists().then_some(())
+    });
+    let program = until("program's number", || {
+        status_of(launcher)?["program"].as_u64()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    (launcher, u32::try_from(program).unwrap())
+}
+
+#[test]
+fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended() {
+    let Some(rig) = rig("what_a_killed_launcher_left") else {
+        return;
+    };
+    let (launcher, program) = orphan(&rig);
+    let line = status_of(launcher).unwrap();
+    assert_eq!(line["launcher_runs"], false);
+    assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
+
+    let other = Rig {
+        dir: scratch(),
+        device: rig.device.replace("/swap", "/swap2"),
+    };
+    let next = || {
+        other
+            .run("64M", &["--no-probe", "--no-report"], &["true"])
+            .output()
+            .unwrap()
+    };
+    let told = text(&next().stderr);
+    assert!(told.contains(&program.to_string()), "{told}");
+    assert!(
+        Path::new(&format!("/proc/{program}")).exists(),
+        "it goes on"
+    );
+
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    until("end", || {
+        groups_of(launcher)
+            .iter()
+            .all(|group| is_empty(group))
+            .then_some(())
+    });
+    next();
+    is_clean(&rig, launcher);
+}
+
+fn is_empty(group: &Path) -> bool {
+    fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty())
+}
+
+#[test]
+fn a_process_that_has_a_limit_can_be_attached_to_and_has_it_back_afterwards() {
+    let Some(rig) = rig("a_process_that_has_a_limit") else {
+        return;
+    };
+    let (launcher, program) = orphan(&rig);
+    let mut attach = Command::new(NYX);
+    attach.args(["swap", "attach", &program.to_string(), "--memory", "32M"]);
+    let attached = attach.stderr(Stdio::piped()).spawn().unwrap();
+    until("new limit", || {
+        (status_of(launcher)?["limit_bytes"] == 32 << 20).then_some(())
+    });
+    let second = Command::new(NYX)
+        .args(["swap", "attach", &program.to_string()])
+        .output();
+    let second = second.unwrap();
+    assert_eq!(second.status.code(), Some(64));
+    assert!(text(&second.stderr).contains(&attached.id().to_string()));
+
+    kill("INT", attached.id());
+    let output: Output = attached.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(status_of(launcher).unwrap()["limit_bytes"], 64 << 20);
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    until("end", || {
+        groups_of(launcher)
+            .iter()
+            .all(|group| is_empty(group))
+            .then_some(())
+    });
+    let mut next = rig.run("64M", &["--no-probe", "--no-report"], &["true"]);
+    assert!(next.output().unwrap().status.success());
+    is_clean(&rig, launcher);
+}
+
+#[test]
+fn a_file_that_is_no_swap_area_is_refused_and_stays_as_it_is() {
+    let dir = scratch();
+    let path = dir.path().join("letters.txt");
+    fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
+    let device = path.display().to_string();
+    let run = [
+        "swap", "run", "--memory", "64M", "--device", &device, "--", "true",
+    ];
+    let output = Command::new(NYX).args(run).output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(fs::read(&path).unwrap(), vec![b'a'; 1 << 20]);
+}
+
+#[test]
+fn who_may_not_is_told_what_is_missing() {
+    let Some(rig) = rig("who_may_not_is_told") else {
+        return;
+    };
+    let mut plain = Command::new("setpriv");
+    plain.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        NYX,
+        "swap",
+        "run",
+    ]);
+    plain.args(["--memory", "64M", "--device", "zram", "--", "true"]);
+    plain
+        .env_remove("XDG_RUNTIME_DIR")
+        .current_dir(rig.dir.path());
+    let Ok(output) = plain.output() else {
+        eprintln!("skipped who_may_not_is_told: setpriv is not here");
+        return;
+    };
+    let told = text(&output.stderr);
+    if told.contains("setpriv") {
+        eprintln!("skipped who_may_not_is_told: {told}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(77), "{told}");
+    assert!(
+        told.contains("sudo") && told.contains("cannot make"),
+        "{told}"
+    );
+}

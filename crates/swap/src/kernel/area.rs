@@ -1,0 +1,243 @@
+//! A swap area: what a program's memory goes to when it is above its limit.
+//!
+//! Swap is the machine's: the area of a run is used before all others, and others that are short of
+//! memory use it too. No control group of either version has an area of its own.
+//!
+//! What it never does: write to a file or a device that holds anything else; it has to have the
+//! header of a swap area, or be made here.
+//!
+//! *Thread safety*: whoever sets one up or takes one down holds the registry's lock.
+
+use super::record::Record;
+use super::table;
+use super::zram::Zram;
+use crate::error::{SwapError, Trying};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+const PAGE_BYTES: u64 = 4096;
+/// The header's magic, at the end of its page (mkswap(8), `include/linux/swap.h`).
+const MAGIC: &[u8; 10] = b"SWAPSPACE2";
+const MAGIC_AT: u64 = PAGE_BYTES - MAGIC.len() as u64;
+/// Version, last page and number of bad pages, after the boot block.
+const HEADER_AT: u64 = 1024;
+const LABEL_AT: u64 = HEADER_AT + 28;
+const VERSION: u32 = 1;
+/// The kernel refuses less.
+const PAGES_MIN: u64 = 10;
+/// A file takes this part of what is free on its disk, where no size was given: one in so many.
+const FREE_ONE_IN: u64 = 2;
+
+/// Where memory goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// To the areas that the machine has.
+    Machine,
+    /// To compressed memory.
+    Zram,
+    /// To a file, which is made where there is none, or to a block device.
+    Path(PathBuf),
+}
+
+impl FromStr for Source {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Source, Self::Err> {
+        Ok(match text {
+            "zram" => Source::Zram,
+            path => Source::Path(PathBuf::from(path)),
+        })
+    }
+}
+
+/// An area that is on, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Its path in `/proc/swaps`; none where the machine's areas are used.
+    pub path: Option<PathBuf>,
+    /// Bytes that it holds, or that all of the machine's do.
+    pub size: u64,
+}
+
+impl Area {
+    /// Sees that there is swap. What is made is written to `record` before it is made.
+    pub fn set_up(
+        source: &Source,
+        size: Option<u64>,
+        record: &mut Record,
+    ) -> Result<Area, SwapError> {
+        match source {
+            Source::Machine => Area::of_machine(),
+            Source::Zram => {
+                let zram = Zram::find()?;
+                let path = zram.path();
+                record.zram = Some(zram.clone());
+                record.swap = Some(path.clone());
+                record.save()?;
+                zram.set_up(size.unwrap_or_else(memory_of_machine))?;
+                format(&path, device_bytes(&path)?)?;
+                Area::turn_on(&path)
+            }
+            Source::Path(path) if table::is_on(path)? => Area::of(path),
+            Source::Path(path) => {
+                if path.exists() {
+                    check(path)?;
+                    record.swap = Some(path.clone());
+                    record.save()?;
+                } else {
+                    record.file = Some(absolute(path)?);
+                    record.swap.clone_from(&record.file);
+                    record.save()?;
+                    make(path, size)?;
+                }
+                Area::turn_on(path)
+            }
+        }
+    }
+
+    fn of_machine() -> Result<Area, SwapError> {
+        let size = table::entries()?.iter().map(|entry| entry.size).sum();
+        match size {
+            0 => Err(SwapError::NoSwap),
+            size => Ok(Area { path: None, size }),
+        }
+    }
+
+    fn of(path: &Path) -> Result<Area, SwapError> {
+        let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let entries = table::entries()?;
+        let size = entries.iter().find(|entry| entry.path == real);
+        Ok(Area {
+            size: size.map_or(0, |entry| entry.size),
+            path: Some(real),
+        })
+    }
+
+    fn turn_on(path: &Path) -> Result<Area, SwapError> {
+        match table::turn_on(path) {
+            Ok(()) => Area::of(path),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(SwapError::Unusable {
+                path: path.to_owned(),
+                reason: "the kernel refuses it: a file has to be without holes, on a \
+                             filesystem that can hold swap (ext4, xfs; not tmpfs)"
+                    .to_owned(),
+            }),
+            Err(error) => Err(error).trying("turn on swap on", path),
+        }
+    }
+
+    /// Bytes that are free in all areas of the machine: what does not fit in one goes to the next.
+    pub fn free(&self) -> u64 {
+        let entries = table::entries().unwrap_or_default();
+        let free = entries.iter().map(|entry| entry.size - entry.used);
+        free.sum()
+    }
+}
+
+/// A new file of that size, or of half of what is free, but no more than the machine has memory.
+fn make(path: &Path, size: Option<u64>) -> Result<(), SwapError> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let parent = parent.unwrap_or(Path::new("."));
+    let free = statvfs(parent).trying("look at the disk of", path)?;
+    let free = free.f_bavail * free.f_frsize;
+    let size = size.unwrap_or_else(|| memory_of_machine().min(free / FREE_ONE_IN));
+    let size = size / PAGE_BYTES * PAGE_BYTES;
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let file = file.trying("make", path)?;
+    fallocate(&file, FallocateFlags::empty(), 0, size).trying("reserve the space of", path)?;
+    format(path, size)
+}
+
+/// Writes the header of a swap area of so many bytes.
+fn format(path: &Path, size: u64) -> Result<(), SwapError> {
+    let pages = size / PAGE_BYTES;
+    if pages < PAGES_MIN {
+        return Err(SwapError::Unusable {
+            path: path.to_owned(),
+            reason: format!("{size} bytes are too few: it needs {PAGES_MIN} pages of {PAGE_BYTES}"),
+        });
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .trying("open", path)?;
+    let last = u32::try_from(pages - 1).unwrap_or(u32::MAX);
+    let mut page = [0; PAGE_BYTES as usize];
+    let mut at = |from: u64, bytes: &[u8]| {
+        page[from as usize..][..bytes.len()].copy_from_slice(bytes);
+    };
+    // Of the machine's byte order: no other machine reads it.
+    at(HEADER_AT, &VERSION.to_le_bytes());
+    at(HEADER_AT + 4, &last.to_le_bytes());
+    at(LABEL_AT, b"nyx");
+    at(MAGIC_AT, MAGIC);
+    file.write_all_at(&page, 0)
+        .trying("write the header of", path)?;
+    file.sync_all().trying("write the header of", path)
+}
+
+/// Refuses what is there and is no swap area.
+fn check(path: &Path) -> Result<(), SwapError> {
+    let file = File::open(path).trying("open", path)?;
+    let mut magic = [0; MAGIC.len()];
+    let is_read = file.read_exact_at(&mut magic, MAGIC_AT).is_ok();
+    if is_read && &magic == MAGIC {
+        return Ok(());
+    }
+    let kind = file.metadata().map(|data| data.file_type());
+    let is_device = kind.is_ok_and(|kind| kind.is_block_device());
+    Err(SwapError::Unusable {
+        path: path.to_owned(),
+        reason: match is_device {
+            true => "it has no swap header; mkswap(8) writes one, and what is on it is gone then",
+            false => "it is there and no swap area; name a file that is not there, to have it made",
+        }
+        .to_owned(),
+    })
+}
+
+fn device_bytes(path: &Path) -> Result<u64, SwapError> {
+    let mut file = File::open(path).trying("open", path)?;
+    io::Seek::seek(&mut file, io::SeekFrom::End(0)).trying("measure", path)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, SwapError> {
+    std::path::absolute(path).trying("find", path)
+}
+
+/// Bytes of memory that the machine has.
+fn memory_of_machine() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram * u64::from(info.mem_unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_swap_area_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("photos.tar");
+        fs::write(&path, vec![7; 65536]).unwrap();
+        let error = check(&path).unwrap_err().to_string();
+        assert!(error.contains("no swap area"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), vec![7; 65536]);
+    }
+
+    #[test]
+    fn a_file_that_is_made_has_a_header_that_is_known_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("swap");
+        make(&path, Some(1 << 20)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+        check(&path).unwrap();
+        let error = format(&path, 4096).unwrap_err().to_string();
+        assert!(error.contains("10 pages"), "{error}");
+    }
+}

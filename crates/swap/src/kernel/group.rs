@@ -1,0 +1,335 @@
+//! A control group with a limit of memory: what it uses, what it counts, and how it is reclaimed.
+//!
+//! Version 2 has a file to reclaim by (`memory.reclaim`). Version 1 has none, but whoever lowers a
+//! limit below what is used reclaims until it fits, and the new limit holds only then: so it is
+//! lowered by what is to be free and put back at once.
+//!
+//! What it never does: start a thread; hold a lock; remove a group that has processes.
+//!
+//! *Thread safety*: shared; a limit is set by one thread at a time, since version 1 lowers it.
+
+use super::hierarchy::Version;
+use crate::error::{SwapError, Trying};
+use nyx_base::Nanos;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A limit that version 1 shows where there is none is above this.
+const NO_LIMIT: u64 = 1 << 60;
+/// Longest file of one number.
+const NUMBER_BYTES: usize = 32;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Group {
+    version: Version,
+    dir: PathBuf,
+    /// Where stalls are told, if it is another one.
+    pressure: Option<PathBuf>,
+    used: File,
+    limit: File,
+    /// Version 2's.
+    reclaim: Option<File>,
+}
+
+/// What a group counts, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Faults of any kind.
+    pub faults: u64,
+    /// Faults that waited for a device.
+    pub major_faults: u64,
+    /// How often a process found no memory free and had to reclaim for itself. Version 1 counts
+    /// attempts to take memory that failed, which are at least as many.
+    pub inline_reclaims: u64,
+    /// Bytes on swap now.
+    pub swapped: u64,
+    /// Bytes that were used at most; none where the kernel does not tell (version 2 before 5.19).
+    pub peak: Option<u64>,
+    /// Processes that were killed since there was neither memory nor swap.
+    pub oom_kills: u64,
+    /// How long at least one of its threads stalled for memory; none where no group tells of it.
+    pub stalled: Option<Nanos>,
+    /// CPU time of its threads, outside of the kernel and in it; none where no group tells of it.
+    pub cpu: Option<[Nanos; 2]>,
+}
+
+impl Counts {
+    /// What was counted since `earlier`; what is a state stays as it is.
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        let less = |now: Nanos, before: Option<Nanos>| {
+            Nanos(now.0.saturating_sub(before.unwrap_or_default().0))
+        };
+        let cpu_before = earlier.cpu.unwrap_or_default();
+        Counts {
+            faults: self.faults.saturating_sub(earlier.faults),
+            major_faults: self.major_faults.saturating_sub(earlier.major_faults),
+            inline_reclaims: self.inline_reclaims.saturating_sub(earlier.inline_reclaims),
+            oom_kills: self.oom_kills.saturating_sub(earlier.oom_kills),
+            stalled: self.stalled.map(|now| less(now, earlier.stalled)),
+            cpu: self.cpu.map(|[user, system]| {
+                [
+                    less(user, Some(cpu_before[0])),
+                    less(system, Some(cpu_before[1])),
+                ]
+            }),
+            ..*self
+        }
+    }
+}
+
+impl Group {
+    /// One that is there.
+    pub(crate) fn open(
+        version: Version,
+        dir: PathBuf,
+        pressure: Option<PathBuf>,
+    ) -> Result<Group, SwapError> {
+        let open = |name: &str, writes: bool| {
+            let path = dir.join(name);
+            let file = OpenOptions::new().read(!writes).write(writes).open(&path);
+            file.trying("open", &path)
+        };
+        let (used, limit) = match version {
+            Version::V1 => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+            Version::V2 => ("memory.current", "memory.max"),
+        };
+        let reclaim = match version {
+            Version::V1 => None,
+            Version::V2 => Some(open("memory.reclaim", true)?),
+        };
+        Ok(Group {
+            version,
+            used: open(used, false)?,
+            limit: open(limit, true)?,
+            reclaim,
+            dir,
+            pressure,
+        })
+    }
+
+    /// One that is there, of either version.
+    pub fn at(dir: PathBuf) -> Result<Group, SwapError> {
+        let version = match dir.join("memory.limit_in_bytes").exists() {
+            true => Version::V1,
+            false => Version::V2,
+        };
+        Group::open(version, dir, None)
+    }
+
+    /// The same; stalls and CPU time are told by that group of version 2.
+    pub fn telling_stalls_by(self, pressure: Option<PathBuf>) -> Group {
+        Group { pressure, ..self }
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// All directories that belong to it: a process that is to be in the group is put in each.
+    pub fn dirs(&self) -> impl Iterator<Item = &Path> {
+        [Some(&self.dir), self.pressure.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+    }
+
+    /// Of control groups.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Bytes that it uses.
+    pub fn used(&self) -> Result<u64, SwapError> {
+        let mut text = [0; NUMBER_BYTES];
+        let len = self
+            .used
+            .read_at(&mut text, 0)
+            .trying("read what is used in", &self.dir)?;
+        let number = str::from_utf8(&text[..len]).ok().and_then(number);
+        Ok(number.unwrap_or(0))
+    }
+
+    /// Bytes that it has on swap.
+    pub fn swapped(&self) -> u64 {
+        let of_file = |name: &str| self.text(name).and_then(|text| number(&text));
+        match self.version {
+            Version::V2 => of_file("memory.swap.current").unwrap_or(0),
+            // The statistics would tell too, but take a hundred times longer.
+            Version::V1 => match (of_file("memory.memsw.usage_in_bytes"), self.used()) {
+                (Some(both), Ok(used)) => both.saturating_sub(used),
+                _ => 0,
+            },
+        }
+    }
+
+    /// Bytes that it may use; none where it is not limited.
+    pub fn limit(&self) -> Option<u64> {
+        let text = self.text(match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        });
+        number(&text?).filter(|&bytes| bytes < NO_LIMIT)
+    }
+
+    /// Limits it. Where it uses more, the caller reclaims until it does not.
+    pub fn set_limit(&self, bytes: Option<u64>) -> Result<(), SwapError> {
+        let text = match (bytes, self.version) {
+            (Some(bytes), _) => bytes.to_string(),
+            (None, Version::V1) => "-1".to_owned(),
+            (None, Version::V2) => "max".to_owned(),
+        };
+        put(&self.limit, &text).trying("limit", &self.dir)
+    }
+
+    /// Reclaims until `down_to` bytes are used, of the `limit` that it has, as far as that can be.
+    /// The caller does the work, and waits.
+    pub fn reclaim(&self, down_to: u64, limit: u64) -> Result<(), SwapError> {
+        let freed = match &self.reclaim {
+            Some(file) => {
+                let used = self.used()?;
+                match used.checked_sub(down_to) {
+                    None | Some(0) => Ok(()),
+                    Some(bytes) => put(file, &bytes.to_string()),
+                }
+            }
+            None => {
+                let freed = put(&self.limit, &down_to.to_string());
+                self.set_limit(Some(limit))?;
+                freed
+            }
+        };
+        match freed {
+            // Nothing more could be freed just now.
+            Err(error) if is_partial(&error) => Ok(()),
+            other => other.trying("reclaim memory of", &self.dir),
+        }
+    }
+
+    /// Whether a process that finds neither memory nor anything to reclaim waits instead of being
+    /// killed. Version 1 can do that; false where it cannot be had. Who waits is woken by the next
+    /// [`Group::reclaim`].
+    pub fn set_oom_waits(&self, waits: bool) -> bool {
+        let path = self.dir.join("memory.oom_control");
+        self.version == Version::V1 && fs::write(path, if waits { "1" } else { "0" }).is_ok()
+    }
+
+    /// Whether a process waits so.
+    pub fn is_under_oom(&self) -> bool {
+        let text = self.text("memory.oom_control");
+        text.and_then(|text| field(&text, "under_oom")) == Some(1)
+    }
+
+    /// What it counts.
+    pub fn counts(&self) -> Counts {
+        let stat = self.text("memory.stat").unwrap_or_default();
+        let (prefix, events) = match self.version {
+            Version::V1 => ("total_", "memory.oom_control"),
+            Version::V2 => ("", "memory.events"),
+        };
+        let events = self.text(events).unwrap_or_default();
+        let of_stat = |name: &str| field(&stat, &format!("{prefix}{name}")).unwrap_or(0);
+        let of_file = |name: &str| self.text(name).and_then(|text| number(&text));
+        let (inline, peak) = match self.version {
+            Version::V1 => (
+                of_file("memory.failcnt"),
+                of_file("memory.max_usage_in_bytes"),
+            ),
+            Version::V2 => (field(&events, "max"), of_file("memory.peak")),
+        };
+        Counts {
+            faults: of_stat("pgfault"),
+            major_faults: of_stat("pgmajfault"),
+            inline_reclaims: inline.unwrap_or(0),
+            swapped: self.swapped(),
+            peak,
+            oom_kills: field(&events, "oom_kill").unwrap_or(0),
+            stalled: self.stalled(),
+            cpu: self.cpu(),
+        }
+    }
+
+    fn cpu(&self) -> Option<[Nanos; 2]> {
+        let dir = self.pressure.as_ref().unwrap_or(&self.dir);
+        let text = fs::read_to_string(dir.join("cpu.stat")).ok()?;
+        let time = |name: &str| field(&text, name).map(Nanos::from_micros);
+        Some([time("user_usec")?, time("system_usec")?])
+    }
+
+    /// How long at least one of its threads stalled for memory.
+    pub fn stalled(&self) -> Option<Nanos> {
+        let dir = self.pressure.as_ref().unwrap_or(&self.dir);
+        let text = fs::read_to_string(dir.join("memory.pressure")).ok()?;
+        stalled(&text)
+    }
+
+    /// The processes in it.
+    pub fn processes(&self) -> Vec<u32> {
+        let text = self.text("cgroup.procs").unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Puts a process in it.
+    pub fn add(&self, pid: u32) -> Result<(), SwapError> {
+        for dir in self.dirs() {
+            let path = dir.join("cgroup.procs");
+            fs::write(&path, pid.to_string()).trying("put a process in", &path)?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.dir.join(name)).ok()
+    }
+}
+
+/// A control file takes what is written in one piece.
+fn put(mut file: &File, text: &str) -> io::Result<()> {
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+fn is_partial(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, ResourceBusy, WouldBlock};
+    matches!(error.kind(), WouldBlock | ResourceBusy | Interrupted)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// The value of a line `name value`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(' ')?;
+        (key == name).then(|| number(value)).flatten()
+    })
+}
+
+/// The total of the line `some` of a pressure file, which is in microseconds.
+fn stalled(text: &str) -> Option<Nanos> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let total = some
+        .split(' ')
+        .find_map(|word| word.strip_prefix("total="))?;
+    number(total).map(Nanos::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let stat = "cache 0\npgmajfault 12\ntotal_pgmajfault 34\n";
+        assert_eq!(field(stat, "total_pgmajfault"), Some(34));
+        assert_eq!(field(stat, "pgfault"), None);
+        let pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 total=9";
+        assert_eq!(stalled(pressure), Some(Nanos::from_micros(1234)));
+        assert_eq!(stalled(""), None);
+        assert_eq!(number("512\n"), Some(512));
+        assert_eq!(number("max\n"), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! Engine `kernel`: any program, by the kernel's own swap.
+//!
+//! A program runs in a control group with a limit. What is above the limit goes to swap, and with
+//! the kernel alone the program sends it there itself, in the middle of a fault that found no
+//! memory free: that is what makes one touch in a hundred fifty times slower than the others. Here
+//! a [`Reclaimer`] on another CPU does it ahead, so that the program's faults find memory free
+//! (Ultraswap section 3.2, "direct reclaim is handed to a CPU of its own"). Where it is late, or
+//! gone, the program reclaims for itself, and the limit holds as ever.
+//!
+//! * [`Group`]: a control group, of version 1 or 2, and what it counts.
+//! * [`Area`]: swap on a file, a block device or zram.
+//! * [`Record`]: what a run made, so that the next one takes it down where nobody did.
+//! * [`Session`]: all of it together: a program from its start to its report.
+//!
+//! What it never does: touch the program's memory, or its code. It needs no help from the program
+//! and can do it no harm.
+//!
+//! *Thread safety*: a group can be read and reclaimed by several threads.
+
+mod area;
+mod group;
+mod hierarchy;
+mod probe;
+mod reclaimer;
+mod record;
+mod report;
+mod session;
+mod table;
+mod zram;
+
+pub use area::{Area, Source};
+pub use group::{Counts, Group};
+pub use hierarchy::{Hierarchy, Version};
+pub use probe::{ProbeReport, probe};
+pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
+pub use record::{Process, Record, Registry, Residue};
+pub use report::Report;
+pub use session::{Memory, Plan, Probe, Remote, Session};
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Puts this process into groups and becomes `command`: returns only where that fails.
+pub fn enter(groups: &[PathBuf], command: &[OsString]) -> io::Error {
+    let own = std::process::id().to_string();
+    for group in groups {
+        if let Err(error) = std::fs::write(group.join("cgroup.procs"), &own) {
+            return error;
+        }
+    }
+    let Some((program, arguments)) = command.split_first() else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    Command::new(program).args(arguments).exec()
+}

@@ -1,0 +1,331 @@
+//! The reclaimer: a thread on a CPU of its own that keeps memory free for a group, and sets its
+//! limit where that is not a number (Ultraswap section 3.2).
+//!
+//! What it never does: decide (`nyx_policy::paging` does); let the group have more than its limit;
+//! end with the group in a worse state than it had: where it cannot reclaim, the program does.
+//!
+//! It also stands between the program and the kernel's out-of-memory killer, where the group can do
+//! that (version 1). With a device that takes a while to write, all of a group's pages may be on
+//! their way to it: the kernel finds nothing to reclaim and kills, though swap is nearly empty. So
+//! the program waits instead, the reclaimer frees what has been written meanwhile, and only where
+//! swap is full, or nothing can be freed for long, the kernel may do what it does.
+//!
+//! *Thread safety*: one thread, which stops when it is told to or dropped.
+
+use super::area::Area;
+use super::group::Group;
+use crate::error::{SwapError, Trying};
+use nyx_base::{Instant, Nanos};
+use nyx_policy::paging::budget::{Finder, Pressure, share_of};
+use nyx_policy::paging::pool::{Act, Pool, Rule};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Pages that the kernel takes for one CPU at once (`MEMCG_CHARGE_BATCH`).
+const CHARGED_AT_ONCE_BYTES: u64 = 64 * 4096;
+/// So many of those for each CPU are the least that is kept free.
+const FLOOR_CHARGES: u64 = 2;
+/// The reclaimer goes before the program where both want a CPU, if that is allowed.
+const NICE: i32 = -10;
+/// A group that cannot be read or reclaimed is tried again after this time.
+const RETRY: Nanos = Nanos::from_millis(100);
+
+/// Who waits for memory is killed where nothing could be freed for so long.
+const PATIENCE: Nanos = Nanos::from_secs(10);
+/// Swap is full where less of it is free.
+const FULL_BYTES: u64 = 1 << 20;
+/// Somebody may be waiting: looks are no further apart.
+const LOOK_WAITING: Nanos = Nanos::from_millis(1);
+
+/// How much memory a group may have.
+#[derive(Clone, Debug)]
+pub enum Amount {
+    /// What its limit says.
+    Fixed,
+    /// So many percent of what it has in memory and on swap.
+    Percent(u8),
+    /// As little as slows it down by this part of its time.
+    Slowdown(f64),
+}
+
+/// What a reclaimer is to do.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// How much is kept free.
+    pub rule: Rule,
+    /// How much the group may have.
+    pub amount: Amount,
+    /// Whether a program for which nothing can be freed waits, where it can, or is killed.
+    pub oom_waits: bool,
+    /// Where the reclaimer runs; none is the last CPU that this process may use, of several.
+    pub cpu: Option<usize>,
+}
+
+/// What a reclaimer did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// How often it reclaimed.
+    pub times: u64,
+    /// Bytes that were less used after than before, at least so many: the program took some
+    /// meanwhile.
+    pub bytes: u64,
+    /// How often the program waited for it where the kernel would have killed it.
+    pub rescues: u64,
+    /// CPU time that it took.
+    pub cpu: Nanos,
+    /// On which CPU it was kept; none where it was on any.
+    pub on_cpu: Option<usize>,
+}
+
+/// What the thread shares with its owner.
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    times: AtomicU64,
+    bytes: AtomicU64,
+    rescues: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reclaimer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    on_cpu: Option<usize>,
+}
+
+impl Reclaimer {
+    /// Begins to keep memory free in `group`, whose memory goes to `area`.
+    pub fn start(group: Arc<Group>, area: Area, orders: Orders) -> Result<Reclaimer, SwapError> {
+        let shared = Arc::new(Shared::default());
+        let (cpus, last) = allowed_cpus();
+        let on_cpu = orders.cpu.or(last);
+        let floor_bytes = CHARGED_AT_ONCE_BYTES * FLOOR_CHARGES * cpus;
+        let work = Work {
+            waits: orders.oom_waits && group.set_oom_waits(true),
+            group,
+            area,
+            pool: Pool::new(orders.rule, floor_bytes),
+            floor_bytes,
+            stuck: None,
+            amount: Setter::new(orders.amount),
+            shared: Arc::clone(&shared),
+            clock: std::time::Instant::now(),
+        };
+        let thread = thread::Builder::new().name("nyx-reclaimer".to_owned());
+        let thread = thread
+            .spawn(move || {
+                settle_down(on_cpu);
+                work.run();
+            })
+            .trying("start", Path::new("a thread"))?;
+        Ok(Reclaimer {
+            shared,
+            thread: Some(thread),
+            on_cpu,
+        })
+    }
+
+    /// What it did until now.
+    pub fn reclaimed(&self) -> Reclaimed {
+        Reclaimed {
+            times: self.shared.times.load(Relaxed),
+            bytes: self.shared.bytes.load(Relaxed),
+            rescues: self.shared.rescues.load(Relaxed),
+            cpu: Nanos(self.shared.cpu_ns.load(Relaxed)),
+            on_cpu: self.on_cpu,
+        }
+    }
+
+    /// Ends it; what it did.
+    pub fn stop(mut self) -> Reclaimed {
+        self.end();
+        self.reclaimed()
+    }
+
+    fn end(&mut self) {
+        self.shared.is_over.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the thread has.
+struct Work {
+    group: Arc<Group>,
+    area: Area,
+    pool: Pool,
+    floor_bytes: u64,
+    amount: Setter,
+    /// Whether the program waits where the kernel would kill it.
+    waits: bool,
+    /// Since when it waits and nothing was freed.
+    stuck: Option<Instant>,
+    shared: Arc<Shared>,
+    clock: std::time::Instant,
+}
+
+impl Work {
+    fn run(mut self) {
+        let mut has_failed = false;
+        while !self.shared.is_over.load(Relaxed) {
+            let pause = self.turn().unwrap_or_else(|error| {
+                if !has_failed {
+                    tracing::warn!(%error, "the reclaimer rests; the program reclaims for itself");
+                    has_failed = true;
+                }
+                Some(RETRY)
+            });
+            let cpu = clock_gettime(ClockId::ThreadCPUTime);
+            let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+            self.shared.cpu_ns.store(cpu_ns, Relaxed);
+            if let Some(pause) = pause {
+                thread::park_timeout(Duration::from_nanos(pause.0));
+            }
+        }
+    }
+
+    /// One look, and what follows from it; how long to wait until the next.
+    fn turn(&mut self) -> Result<Option<Nanos>, SwapError> {
+        let used = self.group.used()?;
+        let limit = self.amount.limit(&self.group, self.now(), used)?;
+        let Some(limit) = limit else {
+            return Ok(Some(RETRY));
+        };
+        let is_waiting = self.waits
+            && limit.saturating_sub(used) < self.floor_bytes
+            && self.group.is_under_oom();
+        let down_to = match self.pool.look(self.now(), used, limit) {
+            Act::Reclaim { down_to } => down_to,
+            // Without a pool, as much as wakes it.
+            Act::Sleep(_) if is_waiting => limit.saturating_sub(self.floor_bytes),
+            Act::Sleep(time) => return Ok(Some(time)),
+        };
+        self.group.reclaim(down_to, limit)?;
+        let after = self.group.used()?;
+        self.pool.reclaimed(self.now(), after);
+        let freed = used.saturating_sub(after);
+        self.shared.times.fetch_add(1, Relaxed);
+        self.shared.bytes.fetch_add(freed, Relaxed);
+        if is_waiting {
+            self.shared.rescues.fetch_add(1, Relaxed);
+            self.judge(freed);
+        }
+        // Where nothing can be freed, trying again at once would only burn the CPU.
+        Ok((freed == 0).then_some(LOOK_WAITING))
+    }
+
+    /// The program waits for memory: lets the kernel kill it where none will come.
+    fn judge(&mut self, freed: u64) {
+        if freed > 0 {
+            self.stuck = None;
+            return;
+        }
+        let now = self.now();
+        let stuck = *self.stuck.get_or_insert(now);
+        if now.since(stuck) > PATIENCE || self.area.free() < FULL_BYTES {
+            tracing::warn!("neither memory nor swap is left: the kernel may kill the program");
+            self.group.set_oom_waits(false);
+            self.waits = false;
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.clock.elapsed().as_nanos() as u64)
+    }
+}
+
+/// Sets the limit where it changes.
+struct Setter {
+    amount: Amount,
+    limit: Option<u64>,
+    finder: Option<Finder>,
+    thought: Instant,
+}
+
+/// A limit that follows what the program has is looked at so often at most.
+const FOLLOW: Nanos = Nanos::from_millis(2);
+
+impl Setter {
+    fn new(amount: Amount) -> Setter {
+        let finder = match amount {
+            Amount::Slowdown(most) => Some(Finder::new(most)),
+            _ => None,
+        };
+        Setter {
+            amount,
+            limit: None,
+            finder,
+            thought: Instant(0),
+        }
+    }
+
+    /// The limit in force, after it was thought over.
+    fn limit(&mut self, group: &Group, now: Instant, used: u64) -> Result<Option<u64>, SwapError> {
+        let limit = *self
+            .limit
+            .get_or_insert_with(|| group.limit().unwrap_or(u64::MAX));
+        let new = match self.amount {
+            Amount::Fixed => None,
+            Amount::Percent(percent) => {
+                if now.since(self.thought) < FOLLOW {
+                    return Ok(Some(limit));
+                }
+                self.thought = now;
+                share_of(percent, used + group.swapped(), limit)
+            }
+            Amount::Slowdown(_) => {
+                let stalled = group.stalled().unwrap_or_default();
+                let finder = self.finder.as_mut().expect("it is made with the amount");
+                finder.step(now, Pressure { used, stalled })
+            }
+        };
+        if let Some(new) = new {
+            // A limit below what is used is refused before so much is reclaimed.
+            if new < used {
+                group.reclaim(new, limit)?;
+            }
+            group.set_limit(Some(new))?;
+            self.limit = Some(new);
+        }
+        Ok(self.limit.filter(|&limit| limit < u64::MAX))
+    }
+}
+
+/// How many CPUs this process may use, and the last of them where there are several.
+fn allowed_cpus() -> (u64, Option<usize>) {
+    let Ok(set) = sched_getaffinity(None) else {
+        return (1, None);
+    };
+    let all = || (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
+    let last = all().next_back().filter(|_| set.count() > 1);
+    (u64::from(set.count()), last)
+}
+
+/// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
+/// same.
+fn settle_down(on_cpu: Option<usize>) {
+    if let Some(cpu) = on_cpu {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        if let Err(error) = sched_setaffinity(None, &one) {
+            tracing::warn!(cpu, %error, "the reclaimer cannot be kept to this CPU");
+        }
+    }
+    let _ = rustix::process::setpriority_process(None, NICE);
+}

@@ -1,0 +1,313 @@
+//! What a run made: written down before it is made, so that whoever comes next can take it down.
+//!
+//! A run that ends takes down what it made itself. One that is killed cannot; the next run finds
+//! its record, sees that its launcher is gone, and does it. Programs that outlive their launcher
+//! are left alone: their group stays until they end.
+//!
+//! What it never does: take down what has an owner; end a process.
+//!
+//! *Thread safety*: [`Registry::lock`] keeps all runs of one user apart while one of them sets
+//! up or takes down.
+
+use super::group::Group;
+use super::table;
+use super::zram::Zram;
+use crate::error::{SwapError, Trying};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// Where the records of this user are.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    dir: PathBuf,
+}
+
+/// Held by whoever sets up or takes down.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code, reason = "the file is locked while it is open")] File);
+
+/// What a run made.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Record {
+    /// The launcher.
+    pub launcher: Process,
+    /// The program, once it runs.
+    pub program: Option<u32>,
+    /// What was run.
+    pub command: Vec<String>,
+    /// The group with the limit, the first, and all others that belong to it.
+    pub groups: Vec<PathBuf>,
+    /// A swap area that it turned on.
+    pub swap: Option<PathBuf>,
+    /// A file that it made.
+    pub file: Option<PathBuf>,
+    /// A zram device that it took.
+    pub zram: Option<Zram>,
+    /// The limit that a group had which it did not make, in bytes: it gets it back.
+    pub limit_before: Option<Option<u64>>,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+/// A process that can be told from a later one of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in ticks since the machine did.
+    pub start_ticks: u64,
+}
+
+/// What could not be taken down.
+#[derive(Debug)]
+pub enum Residue {
+    /// Programs of a run whose launcher is gone go on, within their limit.
+    Running {
+        /// Their group.
+        group: PathBuf,
+        /// They.
+        pids: Vec<u32>,
+    },
+    /// The system refused something.
+    Refused(SwapError),
+}
+
+/// A group whose last process has ended can still be busy for a moment.
+const REMOVE_TRIES: u32 = 100;
+const REMOVE_PAUSE: Duration = Duration::from_millis(10);
+
+impl Registry {
+    /// That of this user: under `/run`, or where runtime files of users are.
+    pub fn open() -> Result<Registry, SwapError> {
+        let of_user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let places = [Some(PathBuf::from("/run")), of_user];
+        let mut refused = None;
+        for place in places.into_iter().flatten() {
+            let dir = place.join("nyx/swap");
+            match fs::create_dir_all(&dir) {
+                Ok(()) => return Ok(Registry { dir }),
+                Err(error) => refused = refused.or(Some((dir, error))),
+            }
+        }
+        let (dir, error) = refused.expect("there is a first place");
+        Err(error).trying("make", &dir)
+    }
+
+    /// One in a directory that is there.
+    pub fn at(dir: PathBuf) -> Registry {
+        Registry { dir }
+    }
+
+    /// Waits until nobody else sets up or takes down.
+    pub fn lock(&self) -> Result<Lock, SwapError> {
+        let path = self.dir.join("lock");
+        let file = File::create(&path).trying("make", &path)?;
+        flock(&file, FlockOperation::LockExclusive).trying("lock", &path)?;
+        Ok(Lock(file))
+    }
+
+    /// A new record of this process; nothing is written yet.
+    pub fn record(&self, command: Vec<String>) -> Record {
+        let launcher = Process::of(std::process::id()).expect("this process runs");
+        Record {
+            path: self.dir.join(format!("{}.json", launcher.pid)),
+            launcher,
+            program: None,
+            command,
+            groups: Vec::new(),
+            swap: None,
+            file: None,
+            zram: None,
+            limit_before: None,
+        }
+    }
+
+    /// All records. What cannot be read is none.
+    pub fn records(&self) -> Vec<Record> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let mut records: Vec<Record> = paths
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "json")
+            })
+            .filter_map(|path| Record::read(&path))
+            .collect();
+        records.sort_by_key(|record| record.launcher.start_ticks);
+        records
+    }
+
+    /// Takes down what runs left whose launcher is gone; what could not be. Under the lock.
+    pub fn take_down_orphans(&self, _lock: &Lock) -> Vec<Residue> {
+        let orphans = self.records().into_iter();
+        let orphans = orphans.filter(|record| !record.launcher.runs());
+        orphans.flat_map(|record| record.take_down()).collect()
+    }
+}
+
+impl Record {
+    fn read(path: &Path) -> Option<Record> {
+        let text = fs::read(path).ok()?;
+        let record: Record = serde_json::from_slice(&text).ok()?;
+        Some(Record {
+            path: path.to_owned(),
+            ..record
+        })
+    }
+
+    /// Writes it, whole or not at all.
+    pub fn save(&self) -> Result<(), SwapError> {
+        let text = serde_json::to_vec_pretty(self).expect("a record can be written");
+        let new = self.path.with_extension("new");
+        fs::write(&new, text).trying("write", &new)?;
+        fs::rename(&new, &self.path).trying("write", &self.path)
+    }
+
+    /// Takes down what it names, in the order in which that can be, and forgets the record where
+    /// all of it is gone. What could not be taken down. Under the registry's lock.
+    pub fn take_down(&self) -> Vec<Residue> {
+        if let Some(running) = self.running() {
+            return vec![running];
+        }
+        let mut left = Vec::new();
+        let mut note =
+            |result: Result<(), SwapError>| left.extend(result.err().map(Residue::Refused));
+        for group in &self.groups {
+            note(match self.limit_before {
+                None => remove_group(group),
+                Some(limit) => give_back_limit(group, limit),
+            });
+        }
+        // A device that is still on is not to be reset, nor a file removed.
+        let is_off = self.swap.as_deref().map_or(Ok(()), turn_off);
+        if let Err(error) = is_off {
+            note(Err(error));
+        } else {
+            note(self.zram.as_ref().map_or(Ok(()), Zram::take_down));
+            note(self.file.as_deref().map_or(Ok(()), remove_file));
+        }
+        if left.is_empty() {
+            let _ = fs::remove_file(&self.path);
+        }
+        left
+    }
+
+    /// Programs that are still in its groups.
+    fn running(&self) -> Option<Residue> {
+        let made = self.groups.iter().filter(|_| self.limit_before.is_none());
+        made.filter_map(|group| {
+            let text = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+            let pids: Vec<u32> = text.lines().filter_map(|pid| pid.parse().ok()).collect();
+            let group = group.clone();
+            (!pids.is_empty()).then_some(Residue::Running { group, pids })
+        })
+        .next()
+    }
+}
+
+impl Process {
+    /// One that runs; none where it does not.
+    pub fn of(pid: u32) -> Option<Process> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let start_ticks = start_ticks(&text)?;
+        Some(Process { pid, start_ticks })
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&self) -> bool {
+        Process::of(self.pid).as_ref() == Some(self)
+    }
+}
+
+/// Field 22 of proc_pid_stat(5). The second is a name in brackets, which may hold anything.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn remove_group(group: &Path) -> Result<(), SwapError> {
+    let mut tries = 0;
+    loop {
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < REMOVE_TRIES => {
+                tries += 1;
+                thread::sleep(REMOVE_PAUSE);
+            }
+            other => return gone(other).trying("remove the control group", group),
+        }
+    }
+}
+
+fn give_back_limit(group: &Path, limit: Option<u64>) -> Result<(), SwapError> {
+    match group.exists() {
+        true => Group::at(group.to_owned())?.set_limit(limit),
+        false => Ok(()),
+    }
+}
+
+fn turn_off(path: &Path) -> Result<(), SwapError> {
+    match table::is_on(path)? {
+        true => table::turn_off(path).trying("turn off swap on", path),
+        false => Ok(()),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), SwapError> {
+    gone(fs::remove_file(path)).trying("remove", path)
+}
+
+/// What is not there need not be removed.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_its_number() {
+        let own = Process::of(std::process::id()).unwrap();
+        assert!(own.runs());
+        let later = Process {
+            start_ticks: own.start_ticks + 1,
+            ..own
+        };
+        assert!(!later.runs());
+        assert_eq!(
+            start_ticks("7 (a) b (c)) S 1 7 7 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4711 9 9"),
+            Some(4711)
+        );
+    }
+
+    #[test]
+    fn a_record_is_found_again_and_only_without_its_launcher_taken_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let file = dir.path().join("swap");
+        fs::write(&file, "x").unwrap();
+        let mut record = registry.record(vec!["sort".to_owned()]);
+        record.file = Some(file.clone());
+        record.save().unwrap();
+        assert_eq!(registry.records(), std::slice::from_ref(&record));
+
+        let lock = registry.lock().unwrap();
+        assert!(registry.take_down_orphans(&lock).is_empty());
+        assert!(file.exists(), "its launcher runs");
+
+        record.launcher.start_ticks += 1;
+        record.save().unwrap();
+        assert!(registry.take_down_orphans(&lock).is_empty());
+        assert!(!file.exists());
+        assert!(registry.records().is_empty());
+        // Once more: nothing is left, and nothing is wrong with that.
+        assert!(record.take_down().is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! How a program fared with the memory that it had.
+//!
+//! What it never does: measure; it puts together what others counted.
+
+use super::area::Area;
+use super::group::Counts;
+use super::hierarchy::Version;
+use super::probe::ProbeReport;
+use super::reclaimer::Reclaimed;
+use nyx_base::{Bytes, Nanos};
+use nyx_policy::paging::pool::Rule;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// What was seen of a program.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) command: Vec<String>,
+    pub(super) status: Option<ExitStatus>,
+    pub(super) ran: Nanos,
+    pub(super) counts: Counts,
+    pub(super) peak: u64,
+    pub(super) swapped_peak: u64,
+    pub(super) limit: Option<u64>,
+    pub(super) version: Version,
+    pub(super) rule: Rule,
+    pub(super) area: Area,
+    pub(super) reclaimed: Reclaimed,
+    pub(super) probe: Option<ProbeReport>,
+}
+
+/// A report, for people (`Display`) and as JSON.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Report {
+    /// What ran.
+    pub command: Vec<String>,
+    /// How it ended; none where it goes on.
+    #[serde(skip)]
+    pub status: Option<ExitStatus>,
+    /// The same in words.
+    pub ended: Option<String>,
+    /// For so long, in seconds.
+    pub run_s: f64,
+    /// CPU time of all of its processes, in seconds; none where no group counts it.
+    pub cpu_s: Option<f64>,
+    /// Of that, in the kernel.
+    pub system_cpu_s: Option<f64>,
+    /// The limit at the end, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// Most bytes in memory.
+    pub peak_bytes: u64,
+    /// Most bytes on swap, as seen five times a second.
+    pub swapped_peak_bytes: u64,
+    /// Where those were; none for the machine's swap.
+    pub swap: Option<PathBuf>,
+    /// Bytes of that.
+    pub swap_bytes: u64,
+    /// Faults of any kind.
+    pub faults: u64,
+    /// Faults that waited for the device.
+    pub major_faults: u64,
+    /// How often the program had to reclaim for itself.
+    pub inline_reclaims: u64,
+    /// Whether `inline_reclaims` counts failed attempts to take memory (cgroup v1), which are more.
+    pub inline_is_upper_bound: bool,
+    /// Whether a reclaimer ran at all.
+    pub has_reclaimer: bool,
+    /// How often the reclaimer reclaimed.
+    pub reclaims: u64,
+    /// Bytes that it freed, at least.
+    pub reclaimed_bytes: u64,
+    /// How often the program waited for it where the kernel would have killed it.
+    pub rescues: u64,
+    /// Its CPU time, in seconds.
+    pub reclaimer_cpu_s: f64,
+    /// Where it ran.
+    pub reclaimer_on_cpu: Option<usize>,
+    /// How long at least one thread stalled for memory, in seconds; none where nobody tells.
+    pub stalled_s: Option<f64>,
+    /// So much longer than with all of its memory it took, as stalls have it: 0.1 for a tenth.
+    pub slowdown: Option<f64>,
+    /// How long a touch of a page on swap took, where that was measured.
+    pub touches: Option<ProbeReport>,
+    /// Processes that were killed for want of memory and swap.
+    pub oom_kills: u64,
+}
+
+impl Report {
+    pub(super) fn of(outcome: Outcome) -> Report {
+        let counts = outcome.counts;
+        let run_s = outcome.ran.as_secs_f64();
+        let stalled_s = counts.stalled.map(Nanos::as_secs_f64);
+        let slowdown = stalled_s.map(|stalled| stalled / (run_s - stalled).max(1e-9));
+        Report {
+            command: outcome.command,
+            status: outcome.status,
+            ended: outcome.status.map(|status| status.to_string()),
+            run_s,
+            cpu_s: counts
+                .cpu
+                .map(|[user, system]| user.as_secs_f64() + system.as_secs_f64()),
+            system_cpu_s: counts.cpu.map(|[_, system]| system.as_secs_f64()),
+            limit_bytes: outcome.limit,
+            peak_bytes: outcome.peak,
+            swapped_peak_bytes: outcome.swapped_peak,
+            swap: outcome.area.path,
+            swap_bytes: outcome.area.size,
+            faults: counts.faults,
+            major_faults: counts.major_faults,
+            inline_reclaims: counts.inline_reclaims,
+            inline_is_upper_bound: outcome.version == Version::V1,
+            has_reclaimer: outcome.rule != Rule::Off,
+            reclaims: outcome.reclaimed.times,
+            reclaimed_bytes: outcome.reclaimed.bytes,
+            rescues: outcome.reclaimed.rescues,
+            reclaimer_cpu_s: outcome.reclaimed.cpu.as_secs_f64(),
+            reclaimer_on_cpu: outcome.reclaimed.on_cpu,
+            stalled_s,
+            slowdown,
+            touches: outcome.probe.filter(|probe| probe.samples > 0),
+            oom_kills: counts.oom_kills,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.command.first().map_or("", String::as_str);
+        let ended = self.ended.as_deref().unwrap_or("goes on");
+        writeln!(f, "{name}: {ended} after {:.2} s", self.run_s)?;
+        if let (Some(cpu), Some(system)) = (self.cpu_s, self.system_cpu_s) {
+            writeln!(
+                f,
+                "  cpu        {cpu:.2} s, {system:.2} s of it in the kernel"
+            )?;
+        }
+        let limit = self.limit_bytes.map_or("no limit".to_owned(), |limit| {
+            format!("limit {}", Bytes(limit))
+        });
+        let (peak, swapped) = (Bytes(self.peak_bytes), Bytes(self.swapped_peak_bytes));
+        writeln!(f, "  memory     {peak} at most, {limit}")?;
+        let swap = self
+            .swap
+            .as_ref()
+            .map_or("the machine's swap".to_owned(), |path| {
+                path.display().to_string()
+            });
+        writeln!(
+            f,
+            "  on swap    {swapped} at most, of {} on {swap}",
+            Bytes(self.swap_bytes)
+        )?;
+        writeln!(
+            f,
+            "  faults     {} major, {} in all",
+            self.major_faults, self.faults
+        )?;
+        if let Some(touches) = self.touches {
+            self.show_touches(f, touches)?;
+        }
+        self.show_reclaim(f)?;
+        if let (Some(stalled), Some(slowdown)) = (self.stalled_s, self.slowdown) {
+            let percent = slowdown * 100.0;
+            writeln!(
+                f,
+                "  stalled    {stalled:.2} s for memory (PSI, some): about {percent:.1} % slower"
+            )?;
+        }
+        match self.rescues {
+            0 => {}
+            times => writeln!(
+                f,
+                "  waited     {times} times where the kernel would have killed it (--oom kill)"
+            )?,
+        }
+        match self.oom_kills {
+            0 => Ok(()),
+            kills => writeln!(
+                f,
+                "  killed     {kills} processes of it, since memory and swap were full"
+            ),
+        }
+    }
+}
+
+impl Report {
+    fn show_touches(&self, f: &mut fmt::Formatter<'_>, touches: ProbeReport) -> fmt::Result {
+        write!(f, "  swap-in    P50 {}", Nanos(touches.p50_ns))?;
+        if touches.p99_ns > 0 {
+            write!(f, ", P99 {}", Nanos(touches.p99_ns))?;
+        }
+        writeln!(
+            f,
+            ", of {} pages of its own that a probe touched",
+            touches.samples
+        )
+    }
+
+    fn show_reclaim(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at_most = if self.inline_is_upper_bound {
+            "at most "
+        } else {
+            ""
+        };
+        write!(f, "  reclaim    {at_most}{} inline", self.inline_reclaims)?;
+        if !self.has_reclaimer {
+            return writeln!(f, ", no reclaimer");
+        }
+        let (bytes, cpu) = (Bytes(self.reclaimed_bytes), self.reclaimer_cpu_s);
+        write!(
+            f,
+            ", {} ahead, {bytes} or more; reclaimer {cpu:.2} s of CPU",
+            self.reclaims
+        )?;
+        match self.reclaimer_on_cpu {
+            Some(cpu) => writeln!(f, " {cpu}"),
+            None => writeln!(f),
+        }
+    }
+}

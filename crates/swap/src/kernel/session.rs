@@ -1,0 +1,481 @@
+//! A program that has less memory than it uses, from its start to its report.
+//!
+//! What it never does: leave something behind, unless it is killed: then the next one takes it down
+//! ([`Registry`]). What was set up before an error is taken down too.
+//!
+//! *Thread safety*: one owner; [`Remote`] sends signals from anywhere.
+
+use super::area::{Area, Source};
+use super::group::{Counts, Group};
+use super::hierarchy::Hierarchy;
+use super::probe::ProbeReport;
+use super::reclaimer::{Amount, Orders, Reclaimer};
+use super::record::{Lock, Record, Registry, Residue};
+use super::report::{Outcome, Report};
+use crate::error::{SwapError, Trying};
+use nyx_base::Nanos;
+use nyx_policy::paging::budget::BUDGET_BYTES_MIN;
+use nyx_policy::paging::pool::Rule;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What is used is looked at so often, for the report.
+const LOOK: Duration = Duration::from_millis(200);
+/// Touches that a report keeps at most.
+const SAMPLES_MOST: usize = 1 << 20;
+
+/// How much memory a program gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Memory {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many percent of what it has in memory and on swap, at any time.
+    Percent(u8),
+    /// As little as slows it down by this part of its time (0.05).
+    Slowdown(f64),
+}
+
+/// How a program is to be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How much memory it gets; none leaves a group that is attached to its limit.
+    pub memory: Option<Memory>,
+    /// Where the rest goes.
+    pub source: Source,
+    /// Bytes of swap that is made for it; none for what [`Area::set_up`] thinks right.
+    pub area_size: Option<u64>,
+    /// How much is kept free.
+    pub rule: Rule,
+    /// Whether the program waits where the kernel finds nothing to reclaim just now, instead of
+    /// being killed. A group that is attached to is left as it is.
+    pub oom_waits: bool,
+    /// The reclaimer's CPU; none for the last one.
+    pub cpu: Option<usize>,
+    /// A page on swap is touched so often to see how long that takes; none for never.
+    pub probe: Option<Probe>,
+    /// Makes the command that enters these groups, and is then the command that follows.
+    pub enter: fn(&[PathBuf], &[OsString]) -> Command,
+}
+
+/// How touches are measured.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The command line of a process that writes a touch's nanoseconds per line
+    /// ([`super::probe()`]).
+    pub command: Vec<OsString>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    registry: Registry,
+    record: Record,
+    group: Arc<Group>,
+    area: Area,
+    rule: Rule,
+    program: Program,
+    probe: Option<Prober>,
+    reclaimer: Option<Reclaimer>,
+    before: Counts,
+    began: Instant,
+    peaks: Peaks,
+}
+
+/// What runs.
+#[derive(Debug)]
+struct Program {
+    /// None where it was there before.
+    child: Option<Child>,
+    watch: Arc<OwnedFd>,
+    status: Option<ExitStatus>,
+}
+
+/// The most that was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peaks {
+    used: u64,
+    swapped: u64,
+}
+
+/// Sends signals to a session's program, from any thread.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    watch: Arc<OwnedFd>,
+    group: Arc<Group>,
+    is_own: bool,
+}
+
+impl Session {
+    /// Sets all up and starts `command`. `told` hears of what earlier runs left that could not be
+    /// taken down.
+    pub fn start(
+        plan: &Plan,
+        command: &[OsString],
+        told: impl FnMut(&Residue),
+    ) -> Result<Session, SwapError> {
+        let registry = Registry::open()?;
+        let lock = registry.lock()?;
+        registry.take_down_orphans(&lock).iter().for_each(told);
+        let record = registry.record(words(command));
+        let mut setup = Setup {
+            record,
+            lock: Some(lock),
+        };
+        let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
+        let group = Arc::new(setup.make_group()?);
+        if let Some(bytes) = plan.memory.and_then(first_limit) {
+            group.set_limit(Some(bytes))?;
+        }
+        let dirs: Vec<PathBuf> = group.dirs().map(Path::to_owned).collect();
+        let probe = plan.probe.as_ref();
+        let probe = probe.map(|probe| Prober::start((plan.enter)(&dirs, &probe.command)));
+        let probe = probe.transpose()?;
+        let reclaimer = start_reclaimer(plan, &group, &area)?;
+        let began = Instant::now();
+        let mut enter = (plan.enter)(&dirs, command);
+        let child = enter
+            .spawn()
+            .trying("start", Path::new(enter.get_program()))?;
+        setup.record.program = Some(child.id());
+        setup.record.save()?;
+        let watch = watch(child.id())?;
+        Ok(Session {
+            registry,
+            record: setup.keep(),
+            before: Counts::default(),
+            group,
+            area,
+            rule: plan.rule,
+            program: Program {
+                child: Some(child),
+                watch,
+                status: None,
+            },
+            probe,
+            reclaimer: Some(reclaimer),
+            began,
+            peaks: Peaks::default(),
+        })
+    }
+
+    /// Keeps memory free for a process that runs, in the group in which it is.
+    pub fn attach(plan: &Plan, pid: u32, told: impl FnMut(&Residue)) -> Result<Session, SwapError> {
+        let refused = |reason: &str| SwapError::NotAttachable {
+            pid,
+            reason: reason.to_owned(),
+        };
+        let watch = watch(pid)?;
+        let registry = Registry::open()?;
+        let lock = registry.lock()?;
+        registry.take_down_orphans(&lock).iter().for_each(told);
+        let group = Hierarchy::of_process(pid)?.group().ok_or_else(|| {
+            refused(
+                "it is in no control group of its own, and memory that it has stays where it is",
+            )
+        })??;
+        let group = Arc::new(group);
+        let before = group.limit();
+        if before.is_none() && plan.memory.is_none() {
+            return Err(refused("its group has no limit: give one (--memory)"));
+        }
+        let dir = group.dir().to_owned();
+        let mut records = registry.records().into_iter();
+        let is_its = |other: &Record| other.groups.contains(&dir) && other.launcher.runs();
+        if let Some(other) = records.find(is_its) {
+            let owner = other.launcher.pid;
+            return Err(refused(&format!(
+                "process {owner} keeps memory free for its group already"
+            )));
+        }
+        let mut record = registry.record(vec![name_of(pid)]);
+        record.program = Some(pid);
+        record.groups.push(dir);
+        record.limit_before = Some(before);
+        record.save()?;
+        let mut setup = Setup {
+            record,
+            lock: Some(lock),
+        };
+        let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
+        let counts = group.counts();
+        if let Some(bytes) = plan.memory.and_then(first_limit) {
+            group.reclaim(bytes, before.unwrap_or(u64::MAX >> 1))?;
+            group.set_limit(Some(bytes))?;
+        }
+        let reclaimer = start_reclaimer(plan, &group, &area)?;
+        Ok(Session {
+            registry,
+            record: setup.keep(),
+            before: counts,
+            group,
+            area,
+            rule: plan.rule,
+            program: Program {
+                child: None,
+                watch,
+                status: None,
+            },
+            probe: None,
+            reclaimer: Some(reclaimer),
+            began: Instant::now(),
+            peaks: Peaks::default(),
+        })
+    }
+
+    /// Sends signals to the program.
+    pub fn remote(&self) -> Remote {
+        Remote {
+            watch: Arc::clone(&self.program.watch),
+            group: Arc::clone(&self.group),
+            is_own: self.program.child.is_some(),
+        }
+    }
+
+    /// The group in which the program runs.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Where its memory goes.
+    pub fn area(&self) -> &Area {
+        &self.area
+    }
+
+    /// Waits until the program ends, and all that it started, or until `is_over`, which is asked
+    /// five times a second.
+    pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<(), SwapError> {
+        while !self.program.is_over()? && !is_over() {
+            self.peaks.look(&self.group);
+            let mut fds = [PollFd::new(&*self.program.watch, PollFlags::IN)];
+            let time = Timespec {
+                tv_sec: 0,
+                tv_nsec: LOOK.as_nanos() as i64,
+            };
+            // An interruption is as good as an end: all is looked at anew.
+            let _ = poll(&mut fds, Some(&time));
+        }
+        self.end_probe();
+        while self.program.child.is_some() && !self.group.processes().is_empty() && !is_over() {
+            self.peaks.look(&self.group);
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Processes of the program that go on.
+    pub fn processes(&self) -> Vec<u32> {
+        self.group.processes()
+    }
+
+    /// Takes all down; how the program fared, and what could not be taken down.
+    pub fn finish(mut self) -> (Report, Vec<Residue>) {
+        self.end_probe();
+        let ran = self.began.elapsed();
+        let reclaimed = self.reclaimer.take().map(Reclaimer::stop);
+        self.peaks.look(&self.group);
+        let counts = self.group.counts();
+        let outcome = Outcome {
+            command: self.record.command.clone(),
+            status: self.program.status,
+            ran: Nanos(ran.as_nanos() as u64),
+            counts: counts.since(&self.before),
+            peak: counts.peak.unwrap_or(self.peaks.used).max(self.peaks.used),
+            swapped_peak: self.peaks.swapped,
+            limit: self.group.limit(),
+            version: self.group.version(),
+            rule: self.rule,
+            area: self.area.clone(),
+            reclaimed: reclaimed.unwrap_or_default(),
+            probe: self.probe.take().map(Prober::report),
+        };
+        (Report::of(outcome), self.take_down())
+    }
+
+    fn end_probe(&mut self) {
+        if let Some(probe) = &mut self.probe {
+            probe.end();
+        }
+    }
+
+    fn take_down(&mut self) -> Vec<Residue> {
+        match self.registry.lock() {
+            Ok(_lock) => self.record.take_down(),
+            Err(error) => vec![Residue::Refused(error)],
+        }
+    }
+}
+
+impl Remote {
+    /// Sends a signal to the program; to what it left behind, where it has ended. Nothing where the
+    /// program is not this session's.
+    pub fn send(&self, signal: Signal) {
+        if !self.is_own {
+            return;
+        }
+        if pidfd_send_signal(&*self.watch, signal).is_err() {
+            for pid in self.group.processes() {
+                let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                // One that has ended needs none.
+                let _ = pid.map(|pid| kill_process(pid, signal));
+            }
+        }
+    }
+}
+
+impl Program {
+    /// Whether it has ended.
+    fn is_over(&mut self) -> Result<bool, SwapError> {
+        let Some(child) = &mut self.child else {
+            let mut fds = [PollFd::new(&*self.watch, PollFlags::IN)];
+            let none = Timespec::default();
+            return Ok(poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0));
+        };
+        if self.status.is_none() {
+            let status = child.try_wait();
+            self.status = status.trying("wait for", Path::new("the program"))?;
+        }
+        Ok(self.status.is_some())
+    }
+}
+
+impl Peaks {
+    fn look(&mut self, group: &Group) {
+        self.used = self.used.max(group.used().unwrap_or(0));
+        self.swapped = self.swapped.max(group.swapped());
+    }
+}
+
+/// What was set up, until the session has it: else it is taken down.
+struct Setup {
+    record: Record,
+    lock: Option<Lock>,
+}
+
+impl Setup {
+    fn make_group(&mut self) -> Result<Group, SwapError> {
+        let hierarchy = Hierarchy::find()?;
+        let name = format!("nyx-swap-{}", self.record.launcher.pid);
+        let places = hierarchy.places(&name).into_iter();
+        let dirs = places.flat_map(|(dir, pressure)| [Some(dir), pressure]);
+        let mut dirs: Vec<PathBuf> = dirs.flatten().collect();
+        dirs.dedup();
+        self.record.groups = dirs;
+        self.record.save()?;
+        let group = hierarchy.create(&name)?;
+        self.record.groups = group.dirs().map(Path::to_owned).collect();
+        self.record.save()?;
+        Ok(group)
+    }
+
+    fn keep(mut self) -> Record {
+        self.lock = None;
+        self.record.clone()
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            for residue in self.record.take_down() {
+                tracing::warn!(?residue, "left behind");
+            }
+        }
+    }
+}
+
+/// A process that touches pages on swap, and who listens to it.
+#[derive(Debug)]
+struct Prober {
+    child: Child,
+    samples: Option<JoinHandle<Vec<u64>>>,
+}
+
+impl Prober {
+    fn start(mut command: Command) -> Result<Prober, SwapError> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn();
+        let mut child = child.trying("start", Path::new(command.get_program()))?;
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let listen = move || {
+            let samples = lines
+                .map_while(Result::ok)
+                .filter_map(|line| line.parse().ok());
+            samples.take(SAMPLES_MOST).collect()
+        };
+        let samples = Some(thread::spawn(listen));
+        Ok(Prober { child, samples })
+    }
+
+    fn end(&mut self) {
+        // One that has ended needs neither.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn report(mut self) -> ProbeReport {
+        self.end();
+        let samples = self.samples.take().map(JoinHandle::join);
+        let mut samples = samples.and_then(Result::ok).unwrap_or_default();
+        ProbeReport::of(&mut samples)
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn start_reclaimer(plan: &Plan, group: &Arc<Group>, area: &Area) -> Result<Reclaimer, SwapError> {
+    let orders = Orders {
+        rule: plan.rule,
+        amount: match plan.memory {
+            Some(Memory::Percent(percent)) => Amount::Percent(percent),
+            Some(Memory::Slowdown(most)) => Amount::Slowdown(most),
+            Some(Memory::Bytes(_)) | None => Amount::Fixed,
+        },
+        oom_waits: plan.oom_waits,
+        cpu: plan.cpu,
+    };
+    Reclaimer::start(Arc::clone(group), area.clone(), orders)
+}
+
+/// The limit with which a program starts; none where it begins without one.
+fn first_limit(memory: Memory) -> Option<u64> {
+    match memory {
+        Memory::Bytes(bytes) => Some(bytes),
+        Memory::Percent(_) => Some(BUDGET_BYTES_MIN),
+        Memory::Slowdown(_) => None,
+    }
+}
+
+fn watch(pid: u32) -> Result<Arc<OwnedFd>, SwapError> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let number = number.ok_or_else(|| SwapError::NotAttachable {
+        pid,
+        reason: "there is no such process".to_owned(),
+    })?;
+    let path = PathBuf::from(format!("/proc/{pid}"));
+    let watch = pidfd_open(number, PidfdFlags::empty()).trying("watch the process", &path)?;
+    Ok(Arc::new(watch))
+}
+
+fn words(command: &[OsString]) -> Vec<String> {
+    command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
+fn name_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.map_or_else(|_| format!("process {pid}"), |name| name.trim().to_owned())
+}

@@ -1,0 +1,107 @@
+//! zram devices: compressed memory as a block device.
+//!
+//! What it never does: touch a device that is in use.
+//!
+//! *Thread safety*: devices are the machine's; whoever takes one holds the registry's lock.
+
+use crate::error::{SwapError, Trying};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const CONTROL: &str = "/sys/class/zram-control";
+const BLOCK: &str = "/sys/block";
+/// Best first: a fault waits for its page to be unpacked.
+const ALGORITHMS: [&str; 2] = ["lz4", "lzo-rle"];
+
+/// A device that nobody uses yet.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Zram {
+    number: u32,
+    /// It was made for this run, and goes with it.
+    is_new: bool,
+}
+
+impl Zram {
+    /// One that is there and unused, or else a new one.
+    pub(super) fn find() -> Result<Zram, SwapError> {
+        let control = Path::new(CONTROL);
+        if !control.exists() {
+            return Err(SwapError::Unusable {
+                path: PathBuf::from("zram"),
+                reason: format!("this kernel has none: {CONTROL} is not there (modprobe zram)"),
+            });
+        }
+        let there = fs::read_dir(BLOCK).into_iter().flatten().flatten();
+        let mut numbers: Vec<u32> = there
+            .filter_map(|entry| {
+                entry
+                    .file_name()
+                    .to_str()?
+                    .strip_prefix("zram")?
+                    .parse()
+                    .ok()
+            })
+            .filter(|&number| is_unused(number))
+            .collect();
+        numbers.sort_unstable();
+        if let Some(&number) = numbers.first() {
+            let is_new = false;
+            return Ok(Zram { number, is_new });
+        }
+        let path = control.join("hot_add");
+        let text = fs::read_to_string(&path).trying("make a zram device by", &path)?;
+        let number = text.trim().parse().map_err(|_| SwapError::Unusable {
+            path,
+            reason: format!("it answers {text:?}, which is no number"),
+        })?;
+        let is_new = true;
+        Ok(Zram { number, is_new })
+    }
+
+    /// Gives it a size in bytes, and the quickest algorithm that there is.
+    pub(super) fn set_up(&self, size: u64) -> Result<(), SwapError> {
+        let known = fs::read_to_string(self.attribute("comp_algorithm")).unwrap_or_default();
+        let known: Vec<&str> = known
+            .split_whitespace()
+            .map(|name| name.trim_matches(['[', ']']))
+            .collect();
+        if let Some(best) = ALGORITHMS.iter().find(|name| known.contains(name)) {
+            let path = self.attribute("comp_algorithm");
+            fs::write(&path, best).trying("set", &path)?;
+        }
+        let path = self.attribute("disksize");
+        fs::write(&path, size.to_string()).trying("set", &path)
+    }
+
+    /// Gives up what is in it, and the device where it is new. It is not in use any more.
+    pub(super) fn take_down(&self) -> Result<(), SwapError> {
+        if !self.attribute("reset").exists() {
+            return Ok(());
+        }
+        let path = self.attribute("reset");
+        fs::write(&path, "1").trying("reset", &path)?;
+        if self.is_new {
+            let path = Path::new(CONTROL).join("hot_remove");
+            fs::write(&path, self.number.to_string()).trying("remove a device by", &path)?;
+        }
+        Ok(())
+    }
+
+    /// The device.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/zram{}", self.number))
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        Path::new(BLOCK)
+            .join(format!("zram{}", self.number))
+            .join(name)
+    }
+}
+
+fn is_unused(number: u32) -> bool {
+    let path = Path::new(BLOCK).join(format!("zram{number}/initstate"));
+    let state: io::Result<String> = fs::read_to_string(path);
+    state.is_ok_and(|text| text.trim() == "0")
+}
