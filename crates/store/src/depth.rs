@@ -77,6 +77,8 @@ pub(crate) struct Refused {
 struct Allowance {
     day_bytes: u64,
     burst_bytes: u64,
+    /// What each segment takes.
+    segment_bytes: u64,
     bytes: u64,
     at: UnixSeconds,
 }
@@ -99,6 +101,7 @@ impl Depth {
             allowance: shape.day_bytes.map(|day_bytes| Allowance {
                 day_bytes,
                 burst_bytes: burst(day_bytes),
+                segment_bytes: u64::from(segment_bytes),
                 bytes: burst(day_bytes),
                 at: UnixSeconds(0),
             }),
@@ -145,7 +148,7 @@ impl Depth {
     }
 
     /// A free segment and the stage that it is to be filled in.
-    pub(crate) fn take(&mut self, segment_bytes: u32) -> Option<(u32, u32)> {
+    pub(crate) fn take(&mut self) -> Option<(u32, u32)> {
         if self.stages.is_empty() {
             self.refused.stage += 1;
             return None;
@@ -155,7 +158,7 @@ impl Depth {
             return None;
         }
         if let Some(allowance) = &mut self.allowance {
-            let Some(left) = allowance.bytes.checked_sub(u64::from(segment_bytes)) else {
+            let Some(left) = allowance.bytes.checked_sub(allowance.segment_bytes) else {
                 self.refused.allowance += 1;
                 return None;
             };
@@ -194,9 +197,16 @@ impl Depth {
         self.free.len() as u32 + self.untouched.len() as u32 + self.limbo
     }
 
-    /// Whether segments are nearly used up.
+    /// Whether as much may be written as a segment takes.
+    pub(crate) fn may_write(&self) -> bool {
+        let allowance = self.allowance.as_ref();
+        allowance.is_none_or(|allowance| allowance.bytes >= allowance.segment_bytes)
+    }
+
+    /// Whether segments are nearly used up. Not where none may be written: nothing is to go, or to
+    /// wait, for one that would stay empty.
     pub(crate) fn is_tight(&self) -> bool {
-        self.left() < AHEAD_SEGMENTS
+        self.left() < AHEAD_SEGMENTS && self.may_write()
     }
 
     /// Whether there are so few left that it is time for compaction.

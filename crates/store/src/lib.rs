@@ -39,6 +39,12 @@ mod store;
 mod walk;
 mod writer;
 
+#[cfg(test)]
+extern crate self as nyx_store;
+#[cfg(test)]
+#[path = "../tests/rig/mod.rs"]
+mod rig;
+
 pub use change::Invalidation;
 pub use config::{
     DeepPart, Durability, Eviction, Journaling, Keep, Layout, Purpose, StoreConfig, StoreError,

@@ -18,6 +18,8 @@
 //! bucket's lock, if it is still there.
 
 mod compact;
+#[cfg(test)]
+mod tests;
 
 use self::compact::Compaction;
 use crate::chunks::CHUNK_BYTES;
@@ -33,7 +35,7 @@ use crate::walk::Walk;
 use crate::writer::{Appended, Classes, Room, Writer};
 use arrayvec::ArrayVec;
 use nyx_base::{Counter, UnixSeconds, WorkerId};
-use nyx_index::{Place, Places};
+use nyx_index::{Guard, Place, Places, Slot};
 use nyx_tier::Lane;
 
 /// Segments that one search for ended or dead ones looks at.
@@ -150,13 +152,10 @@ impl Reclaimer {
         worker: WorkerId,
         now: UnixSeconds,
     ) -> Step {
-        let mut space = store.space.lock();
+        self.earn(store, now);
+        let space = store.space.lock();
         let (is_tight, is_starved) = (space.is_tight(&store.items), space.is_starved());
         let is_deep_tight = space.is_deep_tight();
-        if let Some(depth) = space.depth() {
-            depth.earn(now);
-            self.is_scarce = depth.is_scarce();
-        }
         drop(space);
         if !is_tight && !is_deep_tight && !is_starved {
             return Step::Wait;
@@ -198,6 +197,14 @@ impl Reclaimer {
         };
         self.carry_out(&mut hand, plan);
         Step::Freed
+    }
+
+    /// Time goes on: more may be written to the deep device.
+    fn earn(&mut self, store: &Store, now: UnixSeconds) {
+        if let Some(depth) = store.space.lock().depth() {
+            depth.earn(now);
+            self.is_scarce = depth.is_scarce();
+        }
     }
 
     /// Frees a segment of the deep device, one that is mostly garbage or else an old one; false
@@ -342,34 +349,30 @@ impl Reclaimer {
     }
 
     fn settle(&mut self, hand: &mut Hand<'_, '_>, item: Resident, plan: &mut Plan) {
-        let store = hand.store;
-        let ended = store.is_ended(&item.header, item.place, hand.now);
-        if !ended {
-            let state = store.items.state(hand.lane, item.place);
-            let bytes = store.items.footprint(&item.header).total();
-            let stays = plan.keeps(state, bytes).map(|uses| (plan.into, uses));
-            if stays.is_none() && lead_to_twin(hand, &item) {
-                return;
-            }
-            let to = stays.or_else(|| {
-                self.goes_deep(store, &item, state)
-                    .then_some((Queue::Deep, 0))
-            });
-            let items = &store.items;
-            let spot = items.spot(item.place, &item.header);
-            if let Some((queue, uses)) = to
-                && let Some(value) = items.source(spot, item.header.value_len)
-                && self.relocate(hand, item, value, queue, uses)
-            {
-                return;
-            }
-        }
-        let ended = ended || store.is_ended(&item.header, item.place, hand.now);
-        if !strike_out(hand, &item) {
+        if has_expired(hand, &item) {
             return;
         }
-        if ended {
-            store.done.expirations.add(1);
+        let store = hand.store;
+        let state = store.items.state(hand.lane, item.place);
+        let bytes = store.items.footprint(&item.header).total();
+        let stays = plan.keeps(state, bytes).map(|uses| (plan.into, uses));
+        if stays.is_none() && lead_to_twin(hand, &item) {
+            return;
+        }
+        let to = stays.or_else(|| {
+            self.goes_deep(store, &item, state)
+                .then_some((Queue::Deep, 0))
+        });
+        let items = &store.items;
+        let spot = items.spot(item.place, &item.header);
+        if let Some((queue, uses)) = to
+            && let Some(value) = items.source(spot, item.header.value_len)
+            && self.relocate(hand, item, value, queue, uses)
+        {
+            return;
+        }
+        // A flush may have come meanwhile.
+        if has_expired(hand, &item) || !strike_out(hand, &item) {
             return;
         }
         match store.items.is_deep(store.items.segment_of(item.place)) {
@@ -556,7 +559,7 @@ impl Reclaimer {
         let (store, items) = (hand.store, &hand.store.items);
         let Resident {
             place: old,
-            mut header,
+            header,
             hash,
         } = item;
         let lot = self.writer.lot(queue, header.expiry, hand.now);
@@ -564,14 +567,9 @@ impl Reclaimer {
         let key = &mut key[..usize::from(header.key_len)];
         items.with_key(hand.lane, old, &header, |from| key.copy_from_slice(from));
         let check = items.checks(old, &header).map(|checks| checks.value);
-        header.has_checks = store.kept.is_some() || queue == Queue::Deep;
-        header.has_twin = store.is_deep() && queue != Queue::Deep;
         loop {
             let state = items.state(hand.lane, old);
-            // A unique that was handed out must not change because the item moves.
-            if state.is_cas_seen() {
-                header.cas = header.cas.or(Some(items.unique(old)));
-            }
+            let header = header_of_copy(store, &item, state, queue);
             let needs = items.footprint(&header);
             if self.writer.make_room(items, &store.space, lot, needs) == Room::None {
                 return false;
@@ -591,7 +589,9 @@ impl Reclaimer {
                 return true;
             };
             let state = items.state(hand.lane, old);
-            let has_ended = store.is_ended(&item.header, old, hand.now);
+            // Its expiry may have been changed since its header was read.
+            let expiry = items.header(hand.lane, old).expiry;
+            let has_ended = store.is_ended(&Header { expiry, ..header }, old, hand.now);
             if has_ended || state.is_cas_seen() && header.cas.is_none() {
                 // The copy is younger than a flush that came meanwhile, or lacks its unique.
                 drop(guard);
@@ -601,7 +601,7 @@ impl Reclaimer {
                 }
                 continue;
             }
-            carry_over(hand, old, appended.place, state.with_frequency(uses));
+            carry_over(hand, appended.place, state.with_frequency(uses), expiry);
             let left = hand_twin_on(items, &item, (appended.place, &header));
             store.note(hand.worker, old);
             guard.replace(slot, appended.place);
@@ -626,6 +626,18 @@ impl Done {
             self.relocations.add(1);
             self.relocated_bytes.add(u64::from(bytes));
         }
+    }
+}
+
+/// The header of a copy of an item that is to lie in `queue`, but for what its writer sets.
+fn header_of_copy(store: &Store, item: &Resident, state: State, queue: Queue) -> Header {
+    // A unique that was handed out must not change because the item moves.
+    let seen = state.is_cas_seen().then(|| store.items.unique(item.place));
+    Header {
+        cas: item.header.cas.or(seen),
+        has_twin: store.is_deep() && queue != Queue::Deep,
+        has_checks: store.kept.is_some() || queue == Queue::Deep,
+        ..item.header
     }
 }
 
@@ -682,7 +694,8 @@ fn lead_to_twin(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
     if state.is_cas_seen() && store.cas(item.found()) != store.cas(Found { place, header }) {
         return false;
     }
-    carry_over(hand, item.place, place, state.with_frequency(0));
+    let expiry = items.header(hand.lane, item.place).expiry;
+    carry_over(hand, place, state.with_frequency(0), expiry);
     store.note(hand.worker, item.place);
     guard.replace(slot, place);
     drop(guard);
@@ -746,11 +759,37 @@ fn is_item(hand: &Hand<'_, '_>, record: &Resident) -> bool {
 /// Takes an item out of the index, and counts it and its twin as dead; false where somebody else
 /// did.
 fn strike_out(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
-    let store = hand.store;
-    let mut guard = store.index.lock(hand.worker, item.hash);
+    let guard = hand.store.index.lock(hand.worker, item.hash);
     let Some(slot) = guard.find(|place| place == item.place) else {
         return false;
     };
+    strike(hand, item, guard, slot);
+    true
+}
+
+/// Whether an item has ended; then it is taken out, unless somebody else did.
+fn has_expired(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
+    let store = hand.store;
+    if !store.is_ended(&item.header, item.place, hand.now) {
+        return false;
+    }
+    let guard = store.index.lock(hand.worker, item.hash);
+    let Some(slot) = guard.find(|place| place == item.place) else {
+        return true;
+    };
+    // Its expiry may have been changed since its header was read.
+    let header = store.items.header(hand.lane, item.place);
+    if !store.is_ended(&header, item.place, hand.now) {
+        return false;
+    }
+    strike(hand, item, guard, slot);
+    store.done.expirations.add(1);
+    true
+}
+
+/// Takes an item that was found out of the index, and counts it and its twin as dead.
+fn strike(hand: &mut Hand<'_, '_>, item: &Resident, mut guard: Guard<'_>, slot: Slot) {
+    let store = hand.store;
     store.note(hand.worker, item.place);
     store
         .items
@@ -762,14 +801,12 @@ fn strike_out(hand: &mut Hand<'_, '_>, item: &Resident) -> bool {
     store.bury(hand.worker, KeyHash(item.hash), item.place, bytes);
     store.bury_twin(hand.worker, KeyHash(item.hash), item.found());
     store.noted(hand.worker);
-    true
 }
 
 /// Takes over what may have changed in place while the copy was made. Under the bucket's lock.
-fn carry_over(hand: &mut Hand<'_, '_>, old: Place, new: Place, state: State) {
+fn carry_over(hand: &mut Hand<'_, '_>, new: Place, state: State, expiry: UnixSeconds) {
     let items = &hand.store.items;
     items.update_state(hand.lane, new, |_| state);
-    let expiry = items.header(hand.lane, old).expiry;
     let copy = items.header(hand.lane, new);
     if expiry != copy.expiry {
         items.set_expiry(hand.lane, new, &copy, expiry);

@@ -318,7 +318,8 @@ impl State {
             || !(chunks_left || self.limbo_bytes > 0)
     }
 
-    /// Whether something deep must go: its segments are nearly used up, or its keys take too much.
+    /// Whether something deep must go: its segments are nearly used up and more may be written, or
+    /// its keys take too much.
     pub(crate) fn is_deep_tight(&self) -> bool {
         self.depth
             .as_ref()
@@ -331,12 +332,16 @@ impl State {
     }
 
     /// Whether the deep device will soon be able to take more, and now is not: no stage is free, or
-    /// no segment while compaction makes some.
+    /// no segment while compaction makes some. One that may not write makes none: nobody is to wait
+    /// for it.
     pub(crate) fn is_backlogged(&mut self, items: &Items) -> bool {
         self.collect(items);
         let is_deep_tight = self.is_deep_tight();
         let depth = self.depth.as_ref();
-        depth.is_some_and(|depth| depth.free_stages() == 0 || depth.is_compacting && is_deep_tight)
+        depth.is_some_and(|depth| {
+            let makes_room = depth.is_compacting && depth.may_write();
+            depth.free_stages() == 0 || makes_room && is_deep_tight
+        })
     }
 
     /// Whether it is time for compaction: what is left of the deep device, or for its keys, is
@@ -474,7 +479,7 @@ impl State {
 
     /// Opens a free segment of the deep device, with a stage to fill it in.
     fn take_deep(&mut self, items: &Items, class: u8) -> Option<u32> {
-        let (segment, stage) = self.depth.as_mut()?.take(items.segment_bytes())?;
+        let (segment, stage) = self.depth.as_mut()?.take()?;
         let seq = self.next_seq();
         if let Some(deep) = items.deep() {
             deep.to_compact.store(true, Relaxed);

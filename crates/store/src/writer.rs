@@ -120,6 +120,11 @@ impl Writer {
         self.worker
     }
 
+    #[cfg(test)]
+    pub(crate) fn classes(&self) -> Classes {
+        self.classes
+    }
+
     pub(crate) fn taker(&self) -> Taker {
         self.taker
     }

@@ -82,8 +82,11 @@ fn what_lives_among_what_is_overwritten_stays() {
             set(&mut w, PASSING + number);
             w.write_back();
         }
-        let there = there(&mut w, 0..9000);
-        assert_eq!(there, 9000, "round {round}: {:?}", figures(&rig));
+        // What is lost once stays so.
+        if round % 5 == 4 {
+            let there = there(&mut w, 0..9000);
+            assert_eq!(there, 9000, "round {round}: {:?}", figures(&rig));
+        }
     }
     let told = figures(&rig);
     assert!(told.compactions > 100, "{told:?}");
@@ -99,11 +102,11 @@ fn reads_of_all_lose_nothing_where_there_is_room() {
     let rig = Rig::new(StoreConfig {
         eviction: Eviction::S3Fifo,
         // So that keys do not need the more memory.
-        segment_bytes: 256 << 10,
-        ..deep(32 * MIB, 64 * MIB)
+        segment_bytes: 128 << 10,
+        ..deep(16 * MIB, 32 * MIB)
     });
     let mut w = rig.worker(0);
-    let all = 74_000;
+    let all = 35_000;
     for number in 0..all {
         set(&mut w, number);
         w.write_back();
@@ -111,13 +114,13 @@ fn reads_of_all_lose_nothing_where_there_is_room() {
     let stored = there(&mut w, 0..all);
     assert_eq!(stored, all as usize, "{:?}", figures(&rig));
     let mut rng = nyx_base::Rng::with_seed(1);
-    for _ in 0..4 * all {
+    for _ in 0..3 * all {
         get(&mut w, rng.u32(..all));
         w.write_back();
     }
     let told = figures(&rig);
     assert!(
-        told.promotions > 50_000 && told.compactions > 10,
+        told.promotions > 20_000 && told.compactions > 10,
         "{told:?}"
     );
     assert_eq!(there(&mut w, 0..all), all as usize, "{told:?}");
@@ -276,7 +279,7 @@ fn what_changes_while_it_is_read_is_not_undone() {
     mingled(&mut w, 0..9000);
     let mut version = vec![Some(0); 9000];
     let rng = &mut nyx_base::Rng::with_seed(1);
-    for round in 1..100u64 {
+    for round in 1..40u64 {
         read_is_on_its_way(&mut w, rng);
         // Any of them may be in what is read.
         for _ in 0..300 {
@@ -300,7 +303,7 @@ fn what_changes_while_it_is_read_is_not_undone() {
             w.enter();
         }
     }
-    assert!(figures(&rig).compactions > 60, "{:?}", figures(&rig));
+    assert!(figures(&rig).compactions > 25, "{:?}", figures(&rig));
     assert_eq!(figures(&rig).evictions, 0);
 }
 
@@ -369,6 +372,107 @@ fn what_may_be_written_in_a_day_is_not_spent_on_it() {
     assert_eq!(told.compactions, 0, "{told:?}");
 }
 
+/// A store in which what may be written in a day is used up, while compaction goes on and the
+/// device is full.
+fn with_nothing_to_spend() -> Rig {
+    let config = pair();
+    let part = config.deep.map(|part| DeepPart {
+        // Two segments at once.
+        day_bytes: Some(3 * MIB),
+        ..part
+    });
+    Rig::new(StoreConfig {
+        workers: 2,
+        deep: part,
+        ..config
+    })
+}
+
+/// Comes to that; the worker that compacts.
+fn spend(rig: &Rig) -> Worker<'_> {
+    let (mut one, mut other) = (rig.worker(0), rig.worker(1));
+    other.leave();
+    let mut number = 0;
+    let mut more = |seconds: u32| {
+        one.now.0 += seconds;
+        set(&mut one, number);
+        set(&mut one, PASSING + number % 4000);
+        let lane = &mut one.tolls.lane(TENANT);
+        one.store.write_back(&mut one.writer, lane, Instant(0));
+        one.land();
+        number += 1;
+        assert!(number < 30_000, "{:?}", figures(rig));
+        one.now
+    };
+    while !other.tolls.hands().iter().any(|hand| hand.in_flight() > 0) {
+        other.now = more(3600);
+        other.compact();
+    }
+    // What was read is not taken in before the device is full.
+    while figures(rig).segments.0 + 2 <= figures(rig).segments.1 {
+        more(3600);
+    }
+    let refused = figures(rig).refused_allowance;
+    while figures(rig).refused_allowance < refused + 100 {
+        other.now = more(0);
+    }
+    one.leave();
+    // What is open is filled.
+    for _ in 0..10 {
+        other.now.0 += 1;
+        other.write_back();
+    }
+    other
+}
+
+fn read_bytes(rig: &Rig) -> u64 {
+    let device = rig.deep.as_deref().expect("a deep device");
+    device.figures().read_bytes
+}
+
+#[test]
+fn what_cannot_be_written_is_not_read() {
+    let rig = with_nothing_to_spend();
+    let mut w = spend(&rig);
+    let before = read_bytes(&rig);
+    for _ in 0..100 {
+        w.now.0 += 1;
+        w.write_back();
+    }
+    assert_eq!(read_bytes(&rig), before, "{:?}", figures(&rig));
+}
+
+#[test]
+fn it_goes_on_when_more_may_be_written_though_nobody_makes_room() {
+    let rig = with_nothing_to_spend();
+    let mut w = spend(&rig);
+    let before = figures(&rig).compactions;
+    for _ in 0..100 {
+        w.now.0 += 3600;
+        w.write_back();
+    }
+    assert!(figures(&rig).compactions > before, "{:?}", figures(&rig));
+    // Nothing is left behind where room ran out.
+    assert_eq!(there(&mut w, 0..8000), 8000, "{:?}", figures(&rig));
+}
+
+#[test]
+fn nothing_waits_or_goes_for_what_may_not_be_written() {
+    let rig = with_nothing_to_spend();
+    let mut w = spend(&rig);
+    let before = figures(&rig);
+    for _ in 0..2 {
+        there(&mut w, 0..1000);
+    }
+    for number in 0..1000 {
+        set(&mut w, 2 * PASSING + number);
+        w.write_back();
+    }
+    let told = figures(&rig);
+    assert!(told.promotions > before.promotions + 100, "{told:?}");
+    assert_eq!(told.evictions, 0, "{told:?}");
+}
+
 #[test]
 fn whenever_it_is_left_all_is_there() {
     let ground = Ground::two(8 * MIB, 16 * MIB);
@@ -386,7 +490,10 @@ fn whenever_it_is_left_all_is_there() {
     for round in 0..30 {
         let rig = ground.open(config());
         let mut w = rig.worker(0);
-        let gone: Vec<u32> = (0..9000).filter(|&number| !get(&mut w, number)).collect();
+        // What is lost once stays so: in turn some of them, and all in the end.
+        let mut gone: Vec<u32> = (0..9000).collect();
+        gone.retain(|number| number % 5 == round % 5 || round == 29);
+        gone.retain(|&number| !get(&mut w, number));
         let told = figures(&rig);
         assert!(gone.is_empty(), "round {round}: {gone:?} {told:?}");
         // What is dead is known when all was looked at, and makes room before more comes.

@@ -17,13 +17,14 @@
 //! until its copy is published.
 
 use super::{
-    Hand, Reclaimer, Resident, WINDOW_SEGMENTS, as_resident, is_item, part, permille_of, strike_out,
+    Hand, Reclaimer, Resident, WINDOW_SEGMENTS, as_resident, has_expired, header_of_copy, is_item,
+    part, permille_of, strike_out,
 };
 use crate::items::Source;
 use crate::segment::{Queue, SegmentState};
 use crate::store::Store;
 use crate::walk::Walk;
-use crate::writer::Writer;
+use crate::writer::{Room, Writer};
 use nyx_base::{Instant, UnixSeconds, WorkerId};
 use nyx_media::queue::Buffer;
 use nyx_tier::Lane;
@@ -35,7 +36,7 @@ const GARBAGE_LEAST_PERMILLE: u32 = 200;
 /// Values are read together up to so many bytes: no read that somebody waits for is to find more
 /// than that before it.
 const READ_BYTES: u32 = 64 << 10;
-/// Where there is no room for what was read, it is read again after this time.
+/// Where there is no room for a copy, it is looked for again after this time.
 const REST_SECONDS: u32 = 1;
 
 /// A segment whose values are on their way to others.
@@ -132,37 +133,70 @@ impl Reclaimer {
         worker: WorkerId,
         (now, unix): (Instant, UnixSeconds),
     ) {
+        // While compaction makes room nobody else may step.
+        self.earn(store, unix);
+        let mut hand = Hand {
+            store,
+            lane,
+            worker,
+            now: unix,
+        };
         loop {
-            if self.compaction.is_none() {
-                self.compaction = self.begin_compaction(store, worker);
-            }
-            let Some(it) = &mut self.compaction else {
+            let next = self.compaction.take();
+            let Some(it) = next.or_else(|| self.begin_compaction(store, worker)) else {
                 return;
             };
-            if it.worker != worker || it.reading.is_some() || unix < it.rests_until {
+            self.compaction = self.go_on(&mut hand, it, now);
+            if self.compaction.is_some() {
                 return;
             }
-            let mut hand = Hand {
-                store,
-                lane,
-                worker,
-                now: unix,
-            };
-            let Some(span) = it.plan(&mut hand) else {
-                store.space.lock().end_compaction(&store.items, it.segment);
-                store.done.compactions.add(1);
-                self.compaction = None;
-                continue;
-            };
-            if !store.space.lock().has_stage(&store.items) || !lane.deep_gate(now).is_open() {
-                return;
-            }
-            let seq = store.items.segments.at(it.segment).seq();
-            let at = store.items.deep_at(it.segment) + u64::from(span.from);
-            let is_sent = lane.read_behind(seq, at, span.len() as usize);
-            it.reading = is_sent.then_some(span);
-            return;
         }
+    }
+
+    /// Sets the next read off, if it is time; none where the segment was emptied.
+    fn go_on(
+        &mut self,
+        hand: &mut Hand<'_, '_>,
+        mut it: Compaction,
+        now: Instant,
+    ) -> Option<Compaction> {
+        if it.worker != hand.worker || it.reading.is_some() || hand.now < it.rests_until {
+            return Some(it);
+        }
+        let (store, items) = (hand.store, &hand.store.items);
+        let Some(span) = it.plan(hand) else {
+            store.space.lock().end_compaction(items, it.segment);
+            store.done.compactions.add(1);
+            return None;
+        };
+        // A stage comes free when a write is done, the others with time alone.
+        if !store.space.lock().has_stage(items) || !hand.lane.deep_gate(now).is_open() {
+            return Some(it);
+        }
+        if !self.room_for(hand, &it) {
+            it.rest(hand.now);
+            return Some(it);
+        }
+        let seq = items.segments.at(it.segment).seq();
+        let at = items.deep_at(it.segment) + u64::from(span.from);
+        let is_sent = hand.lane.read_behind(seq, at, span.len() as usize);
+        it.reading = is_sent.then_some(span);
+        Some(it)
+    }
+
+    /// Makes room for the copy of the item that is next, so that nothing is read that cannot be
+    /// written. What is read with it may find none: then it is not read again before there is.
+    fn room_for(&mut self, hand: &mut Hand<'_, '_>, it: &Compaction) -> bool {
+        let (store, items) = (hand.store, &hand.store.items);
+        let mut walk = it.walk;
+        let Some((place, header)) = walk.next(items, hand.lane) else {
+            return true;
+        };
+        let item = as_resident(hand, place, header);
+        let state = items.state(hand.lane, place);
+        let needs = items.footprint(&header_of_copy(store, &item, state, Queue::Deep));
+        let lot = self.writer.lot(Queue::Deep, header.expiry, hand.now);
+        self.writer.make_room(items, &store.space, lot, needs) != Room::None
     }
 
     /// The segment that is worth most, if it is time.
@@ -219,7 +253,7 @@ impl Reclaimer {
             && !self.write_again(hand, &mut it, span, bytes.as_deref())
             && hand.store.space.lock().has_stage(items)
         {
-            it.rests_until = UnixSeconds(hand.now.0.saturating_add(REST_SECONDS));
+            it.rest(hand.now);
         }
         self.compaction = Some(it);
     }
@@ -233,6 +267,9 @@ impl Reclaimer {
         bytes: Option<&[u8]>,
     ) -> bool {
         let store = hand.store;
+        // A copy that lies among what was flushed would be taken for flushed.
+        self.writer
+            .keep_up_with_flush(&store.items, &store.space, store.flush_mark());
         loop {
             let before = it.walk;
             let Some((place, header)) = it.walk.next(&store.items, hand.lane) else {
@@ -258,16 +295,19 @@ impl Reclaimer {
             if self.relocate(hand, item, source, Queue::Deep, uses) {
                 continue;
             }
-            if !store.is_ended(&header, place, hand.now) {
+            if !has_expired(hand, &item) {
                 it.walk = before;
                 return false;
             }
-            expire(hand, &item);
         }
     }
 }
 
 impl Compaction {
+    fn rest(&mut self, now: UnixSeconds) {
+        self.rests_until = UnixSeconds(now.0.saturating_add(REST_SECONDS));
+    }
+
     /// What is to be read next: values of items that live, as many as go together. Where it begins
     /// is where the walk stands afterwards; none where nothing lives any more.
     fn plan(&mut self, hand: &mut Hand<'_, '_>) -> Option<Span> {
@@ -283,8 +323,7 @@ impl Compaction {
                 part(hand, &item);
                 continue;
             }
-            if store.is_ended(&header, place, hand.now) {
-                expire(hand, &item);
+            if has_expired(hand, &item) {
                 continue;
             }
             let value = Span::of(&item);
@@ -301,12 +340,5 @@ impl Compaction {
         let (span, begin) = planned?;
         self.walk = begin;
         Some(span)
-    }
-}
-
-/// Takes an item out that has ended.
-fn expire(hand: &mut Hand<'_, '_>, item: &Resident) {
-    if strike_out(hand, item) {
-        hand.store.done.expirations.add(1);
     }
 }
