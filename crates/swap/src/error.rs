@@ -29,6 +29,14 @@ pub enum SwapError {
         /// Why.
         reason: String,
     },
+    /// What an amount of memory is found by is not told here.
+    #[error("{memory} cannot be found here: {missing}")]
+    Untold {
+        /// Which amount.
+        memory: &'static str,
+        /// What is missing.
+        missing: &'static str,
+    },
     /// A process cannot be attached to.
     #[error("process {pid} cannot be attached to: {reason}")]
     NotAttachable {

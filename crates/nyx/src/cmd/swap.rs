@@ -240,7 +240,9 @@ impl From<SwapError> for Failure {
         let code = match &error {
             error if error.is_permission() => Exit::NoPerm,
             SwapError::Unusable { .. } | SwapError::NotAttachable { .. } => Exit::Usage,
-            SwapError::NoController | SwapError::NoSwap => Exit::Unavailable,
+            SwapError::NoController | SwapError::NoSwap | SwapError::Untold { .. } => {
+                Exit::Unavailable
+            }
             _ => Exit::Os,
         };
         let hint = match code {

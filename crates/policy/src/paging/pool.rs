@@ -123,9 +123,10 @@ impl Pool {
         let most = limit / POOL_ONE_IN;
         let percent = |percent: u64| {
             let low = limit / 100 * percent;
+            let high = low + self.floor_bytes.min(most);
             Levels {
                 low,
-                high: low + self.floor_bytes.min(most),
+                high: high.min(limit - most / 2),
             }
         };
         match self.rule {

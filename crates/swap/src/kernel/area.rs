@@ -75,10 +75,11 @@ impl Area {
             Source::Zram => {
                 let zram = Zram::find()?;
                 let path = zram.path();
+                // Until it has a size it takes nothing, and may be somebody else's after all.
+                zram.set_up(size.unwrap_or_else(memory_of_machine))?;
                 record.zram = Some(zram.clone());
                 record.swap = Some(path.clone());
                 record.save()?;
-                zram.set_up(size.unwrap_or_else(memory_of_machine))?;
                 format(&path, device_bytes(&path)?)?;
                 Area::turn_on(&path)
             }
@@ -86,13 +87,15 @@ impl Area {
             Source::Path(path) => {
                 if path.exists() {
                     check(path)?;
-                    record.swap = Some(path.clone());
+                    record.swap = Some(fs::canonicalize(path).trying("find", path)?);
                     record.save()?;
                 } else {
+                    // An empty file first: what cannot be made is somebody else's, and stays.
+                    create(path)?;
                     record.file = Some(absolute(path)?);
                     record.swap.clone_from(&record.file);
                     record.save()?;
-                    make(path, size)?;
+                    fill(path, size)?;
                 }
                 Area::turn_on(path)
             }
@@ -138,17 +141,25 @@ impl Area {
     }
 }
 
-/// A new file of that size, or of half of what is free, but no more than the machine has memory.
-fn make(path: &Path, size: Option<u64>) -> Result<(), SwapError> {
+fn create(path: &Path) -> Result<(), SwapError> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.trying("make", path).map(drop)
+}
+
+/// Gives a new file that size, or that of half of what is free, but no more than the machine has
+/// memory.
+fn fill(path: &Path, size: Option<u64>) -> Result<(), SwapError> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let parent = parent.unwrap_or(Path::new("."));
     let free = statvfs(parent).trying("look at the disk of", path)?;
     let free = free.f_bavail * free.f_frsize;
     let size = size.unwrap_or_else(|| memory_of_machine().min(free / FREE_ONE_IN));
     let size = size / PAGE_BYTES * PAGE_BYTES;
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let file = file.trying("make", path)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .trying("open", path)?;
     fallocate(&file, FallocateFlags::empty(), 0, size).trying("reserve the space of", path)?;
     format(path, size)
 }
@@ -234,7 +245,9 @@ mod tests {
     fn a_file_that_is_made_has_a_header_that_is_known_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swap");
-        make(&path, Some(1 << 20)).unwrap();
+        create(&path).unwrap();
+        assert!(create(&path).is_err(), "it is there");
+        fill(&path, Some(1 << 20)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
         check(&path).unwrap();
         let error = format(&path, 4096).unwrap_err().to_string();

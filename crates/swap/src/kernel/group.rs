@@ -153,16 +153,16 @@ impl Group {
         Ok(number.unwrap_or(0))
     }
 
-    /// Bytes that it has on swap.
-    pub fn swapped(&self) -> u64 {
+    /// Bytes that it has on swap; none where the kernel does not count them.
+    pub fn swapped(&self) -> Option<u64> {
         let of_file = |name: &str| self.text(name).and_then(|text| number(&text));
         match self.version {
-            Version::V2 => of_file("memory.swap.current").unwrap_or(0),
+            Version::V2 => of_file("memory.swap.current"),
             // The statistics would tell too, but take a hundred times longer.
-            Version::V1 => match (of_file("memory.memsw.usage_in_bytes"), self.used()) {
-                (Some(both), Ok(used)) => both.saturating_sub(used),
-                _ => 0,
-            },
+            Version::V1 => {
+                let both = of_file("memory.memsw.usage_in_bytes")?;
+                Some(both.saturating_sub(self.used().ok()?))
+            }
         }
     }
 
@@ -244,7 +244,7 @@ impl Group {
             faults: of_stat("pgfault"),
             major_faults: of_stat("pgmajfault"),
             inline_reclaims: inline.unwrap_or(0),
-            swapped: self.swapped(),
+            swapped: self.swapped().unwrap_or(0),
             peak,
             oom_kills: field(&events, "oom_kill").unwrap_or(0),
             stalled: self.stalled(),
@@ -291,7 +291,8 @@ fn put(mut file: &File, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-fn is_partial(error: &io::Error) -> bool {
+/// Whether as much was done as could be just now.
+pub(super) fn is_partial(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, ResourceBusy, WouldBlock};
     matches!(error.kind(), WouldBlock | ResourceBusy | Interrupted)
 }

@@ -13,7 +13,8 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
-use super::group::Group;
+use super::group::{Group, is_partial};
+use super::hierarchy::Version;
 use crate::error::{SwapError, Trying};
 use nyx_base::{Instant, Nanos};
 use nyx_policy::paging::budget::{Finder, Pressure, share_of};
@@ -105,6 +106,12 @@ impl Reclaimer {
     pub fn start(group: Arc<Group>, area: Area, orders: Orders) -> Result<Reclaimer, SwapError> {
         let shared = Arc::new(Shared::default());
         let (cpus, last) = allowed_cpus();
+        if let Some(cpu) = orders.cpu.filter(|&cpu| cpu >= CpuSet::MAX_CPU) {
+            return Err(SwapError::Unusable {
+                path: format!("CPU {cpu}").into(),
+                reason: format!("CPUs have numbers below {}", CpuSet::MAX_CPU),
+            });
+        }
         let on_cpu = orders.cpu.or(last);
         let floor_bytes = CHARGED_AT_ONCE_BYTES * FLOOR_CHARGES * cpus;
         let work = Work {
@@ -180,6 +187,15 @@ struct Work {
     clock: std::time::Instant,
 }
 
+impl Drop for Work {
+    /// However it ends: nobody would wake a program that waits.
+    fn drop(&mut self) {
+        if self.waits {
+            self.group.set_oom_waits(false);
+        }
+    }
+}
+
 impl Work {
     fn run(mut self) {
         let mut has_failed = false;
@@ -210,10 +226,13 @@ impl Work {
         let is_waiting = self.waits
             && limit.saturating_sub(used) < self.floor_bytes
             && self.group.is_under_oom();
+        if !is_waiting {
+            self.stuck = None;
+        }
         let down_to = match self.pool.look(self.now(), used, limit) {
             Act::Reclaim { down_to } => down_to,
             // Without a pool, as much as wakes it.
-            Act::Sleep(_) if is_waiting => limit.saturating_sub(self.floor_bytes),
+            Act::Sleep(_) if is_waiting => limit - self.floor_bytes.min(limit / 8),
             Act::Sleep(time) => return Ok(Some(time)),
         };
         self.group.reclaim(down_to, limit)?;
@@ -287,7 +306,7 @@ impl Setter {
                     return Ok(Some(limit));
                 }
                 self.thought = now;
-                share_of(percent, used + group.swapped(), limit)
+                share_of(percent, used + group.swapped().unwrap_or(0), limit)
             }
             Amount::Slowdown(_) => {
                 let stalled = group.stalled().unwrap_or_default();
@@ -295,15 +314,35 @@ impl Setter {
                 finder.step(now, Pressure { used, stalled })
             }
         };
-        if let Some(new) = new {
-            // A limit below what is used is refused before so much is reclaimed.
-            if new < used {
-                group.reclaim(new, limit)?;
-            }
-            group.set_limit(Some(new))?;
+        if let Some(new) = new
+            && is_lowered(group, new, (used, limit))?
+        {
             self.limit = Some(new);
         }
         Ok(self.limit.filter(|&limit| limit < u64::MAX))
+    }
+}
+
+/// So much more is reclaimed before a limit is lowered: one part in so many.
+const LOWER_ONE_IN: u64 = 64;
+
+/// Sets a limit, after what is above it was reclaimed; false where that could not be. Version 1
+/// does both at once; a limit of version 2 that is below what is used kills.
+pub(super) fn is_lowered(
+    group: &Group,
+    new: u64,
+    (used, limit): (u64, u64),
+) -> Result<bool, SwapError> {
+    if group.version() == Version::V2 && new < used {
+        // A little more, since the program goes on meanwhile.
+        group.reclaim(new - new / LOWER_ONE_IN, limit)?;
+        if group.used()? > new {
+            return Ok(false);
+        }
+    }
+    match group.set_limit(Some(new)) {
+        Err(SwapError::Os { error, .. }) if is_partial(&error) => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

@@ -171,6 +171,12 @@ impl Record {
     /// all of it is gone. What could not be taken down. Under the registry's lock.
     pub fn take_down(&self) -> Vec<Residue> {
         if let Some(running) = self.running() {
+            // Nobody would wake who waits for memory any more.
+            if let Some(group) = self.groups.first()
+                && let Ok(group) = Group::at(group.clone())
+            {
+                group.set_oom_waits(false);
+            }
             return vec![running];
         }
         let mut left = Vec::new();
@@ -182,6 +188,12 @@ impl Record {
                 Some(limit) => give_back_limit(group, limit),
             });
         }
+        if !left.is_empty() {
+            // Somebody may still need what is on swap.
+            return left;
+        }
+        let mut note =
+            |result: Result<(), SwapError>| left.extend(result.err().map(Residue::Refused));
         // A device that is still on is not to be reset, nor a file removed.
         let is_off = self.swap.as_deref().map_or(Ok(()), turn_off);
         if let Err(error) = is_off {

@@ -9,12 +9,12 @@ use super::area::{Area, Source};
 use super::group::{Counts, Group};
 use super::hierarchy::Hierarchy;
 use super::probe::ProbeReport;
-use super::reclaimer::{Amount, Orders, Reclaimer};
+use super::reclaimer::{Amount, Orders, Reclaimer, is_lowered};
 use super::record::{Lock, Record, Registry, Residue};
 use super::report::{Outcome, Report};
 use crate::error::{SwapError, Trying};
 use nyx_base::Nanos;
-use nyx_policy::paging::budget::BUDGET_BYTES_MIN;
+use nyx_policy::paging::budget::{BUDGET_BYTES_MIN, share_of};
 use nyx_policy::paging::pool::Rule;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -131,6 +131,7 @@ impl Session {
         };
         let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
         let group = Arc::new(setup.make_group()?);
+        is_told(plan, &group)?;
         if let Some(bytes) = plan.memory.and_then(first_limit) {
             group.set_limit(Some(bytes))?;
         }
@@ -141,12 +142,15 @@ impl Session {
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         let began = Instant::now();
         let mut enter = (plan.enter)(&dirs, command);
-        let child = enter
-            .spawn()
-            .trying("start", Path::new(enter.get_program()))?;
+        let child = enter.spawn();
+        let mut child = child.trying("start", Path::new(enter.get_program()))?;
         setup.record.program = Some(child.id());
-        setup.record.save()?;
-        let watch = watch(child.id())?;
+        let watched = setup.record.save().and_then(|()| watch(child.id()));
+        let watch = watched.inspect_err(|_| {
+            // Nobody would look after it.
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
         Ok(Session {
             registry,
             record: setup.keep(),
@@ -206,10 +210,7 @@ impl Session {
         };
         let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
         let counts = group.counts();
-        if let Some(bytes) = plan.memory.and_then(first_limit) {
-            group.reclaim(bytes, before.unwrap_or(u64::MAX >> 1))?;
-            group.set_limit(Some(bytes))?;
-        }
+        limit_attached(plan, &group, before, pid)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         Ok(Session {
             registry,
@@ -349,7 +350,7 @@ impl Program {
 impl Peaks {
     fn look(&mut self, group: &Group) {
         self.used = self.used.max(group.used().unwrap_or(0));
-        self.swapped = self.swapped.max(group.swapped());
+        self.swapped = self.swapped.max(group.swapped().unwrap_or(0));
     }
 }
 
@@ -446,6 +447,52 @@ fn start_reclaimer(plan: &Plan, group: &Arc<Group>, area: &Area) -> Result<Recla
         cpu: plan.cpu,
     };
     Reclaimer::start(Arc::clone(group), area.clone(), orders)
+}
+
+/// Gives a group that is there the limit with which it is to begin, if it is to have another.
+fn limit_attached(
+    plan: &Plan,
+    group: &Group,
+    before: Option<u64>,
+    pid: u32,
+) -> Result<(), SwapError> {
+    is_told(plan, group)?;
+    let (used, limit) = (group.used()?, before.unwrap_or(NO_LIMIT));
+    let first = match plan.memory {
+        Some(Memory::Percent(percent)) => {
+            share_of(percent, used + group.swapped().unwrap_or(0), limit)
+        }
+        other => other.and_then(first_limit),
+    };
+    let Some(first) = first else {
+        return Ok(());
+    };
+    if is_lowered(group, first, (used, limit))? {
+        return Ok(());
+    }
+    let freed = used.saturating_sub(group.used()?);
+    let wanted = used.saturating_sub(first);
+    let reason = format!("{freed} bytes of its memory could be reclaimed, of {wanted}");
+    Err(SwapError::NotAttachable { pid, reason })
+}
+
+/// For a group that has none.
+const NO_LIMIT: u64 = u64::MAX >> 1;
+
+/// Refuses an amount that nobody could find here.
+fn is_told(plan: &Plan, group: &Group) -> Result<(), SwapError> {
+    let (memory, missing) = match plan.memory {
+        Some(Memory::Slowdown(_)) if group.stalled().is_none() => (
+            "--memory auto",
+            "stalls are told by cgroup v2 with PSI, which is not mounted or not on (psi=1)",
+        ),
+        Some(Memory::Percent(_)) if group.swapped().is_none() => (
+            "a percentage",
+            "the kernel does not count what groups have on swap (swapaccount=1)",
+        ),
+        _ => return Ok(()),
+    };
+    Err(SwapError::Untold { memory, missing })
 }
 
 /// The limit with which a program starts; none where it begins without one.
