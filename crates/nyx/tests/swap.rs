@@ -82,6 +82,13 @@ impl Rig {
         run
     }
 
+    /// The program has begun.
+    fn until_ready(&self) {
+        until("program", || {
+            self.dir.path().join("ready").exists().then_some(())
+        });
+    }
+
     fn report(&self, name: &str) -> serde_json::Value {
         let text = fs::read(self.dir.path().join(name)).unwrap();
         serde_json::from_slice(&text).unwrap()
@@ -234,9 +241,7 @@ fn a_signal_goes_on_to_the_program_and_what_it_left_is_waited_for() {
         .spawn()
         .unwrap();
     let launcher = child.id();
-    until("program", || {
-        rig.dir.path().join("ready").exists().then_some(())
-    });
+    rig.until_ready();
     kill("TERM", launcher);
     let program = until("status", || status_of(launcher))["program"]
         .as_u64()
@@ -269,9 +274,7 @@ fn orphan(rig: &Rig) -> (u32, u32) {
         .spawn()
         .unwrap();
     let launcher = child.id();
-    until("program", || {
-        rig.dir.path().join("ready").exists().then_some(())
-    });
+    rig.until_ready();
     let program = until("program's number", || {
         status_of(launcher)?["program"].as_u64()
     });
@@ -307,15 +310,16 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
         "it goes on"
     );
 
-    fs::write(rig.dir.path().join("end"), "").unwrap();
-    until("end", || {
-        groups_of(launcher)
-            .iter()
-            .all(|group| is_empty(group))
-            .then_some(())
-    });
+    end(&rig, launcher);
     next();
     is_clean(&rig, launcher);
+}
+
+/// Lets an orphan end, and waits until it has.
+fn end(rig: &Rig, launcher: u32) {
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    let is_over = || groups_of(launcher).iter().all(|group| is_empty(group));
+    until("end", || is_over().then_some(()));
 }
 
 fn is_empty(group: &Path) -> bool {
@@ -345,13 +349,7 @@ fn a_process_that_has_a_limit_can_be_attached_to_and_has_it_back_afterwards() {
     let output: Output = attached.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(status_of(launcher).unwrap()["limit_bytes"], 64 << 20);
-    fs::write(rig.dir.path().join("end"), "").unwrap();
-    until("end", || {
-        groups_of(launcher)
-            .iter()
-            .all(|group| is_empty(group))
-            .then_some(())
-    });
+    end(&rig, launcher);
     let mut next = rig.run("64M", &["--no-probe", "--no-report"], &["true"]);
     assert!(next.output().unwrap().status.success());
     is_clean(&rig, launcher);

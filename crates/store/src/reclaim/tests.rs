@@ -153,17 +153,20 @@ fn no_copy_is_written_into_a_segment_from_before_a_flush() {
     assert_eq!(there.count() as u32, last - 100_000 + 1);
 }
 
-#[test]
-fn nobody_waits_for_a_compaction_that_may_not_write() {
-    let config = deep(8 * MIB, 16 * MIB);
+fn may_write_in_a_day(config: StoreConfig, bytes: u64) -> Rig {
     let part = config.deep.map(|part| DeepPart {
-        day_bytes: Some(1),
+        day_bytes: Some(bytes),
         ..part
     });
-    let rig = Rig::new(StoreConfig {
+    Rig::new(StoreConfig {
         deep: part,
         ..config
-    });
+    })
+}
+
+#[test]
+fn nobody_waits_for_a_compaction_that_may_not_write() {
+    let rig = may_write_in_a_day(deep(8 * MIB, 16 * MIB), 1);
     let mut space = rig.store.space.lock();
     let depth = space.depth().expect("a deep device");
     // Keys take too much, and that is being mended.
@@ -178,16 +181,10 @@ fn nobody_waits_for_a_compaction_that_may_not_write() {
 #[test]
 fn nothing_goes_for_what_may_not_be_written() {
     let config = deep(8 * MIB, 16 * MIB);
-    let segments = 16 * MIB / u64::from(config.segment_bytes);
-    let part = config.deep.map(|part| DeepPart {
-        // In an hour all segments but one.
-        day_bytes: Some(24 * (segments - 1) * u64::from(config.segment_bytes)),
-        ..part
-    });
-    let rig = Rig::new(StoreConfig {
-        deep: part,
-        ..config
-    });
+    let segment_bytes = u64::from(config.segment_bytes);
+    let segments = 16 * MIB / segment_bytes;
+    // In an hour all segments but one.
+    let rig = may_write_in_a_day(config, 24 * (segments - 1) * segment_bytes);
     let mut space = rig.store.space.lock();
     let depth = space.depth().expect("a deep device");
     let mut taken = 0;

@@ -315,7 +315,7 @@ impl Setter {
             }
         };
         if let Some(new) = new
-            && is_lowered(group, new, (used, limit))?
+            && lower_limit(group, new, (used, limit))?
         {
             self.limit = Some(new);
         }
@@ -328,7 +328,7 @@ const LOWER_ONE_IN: u64 = 64;
 
 /// Sets a limit, after what is above it was reclaimed; false where that could not be. Version 1
 /// does both at once; a limit of version 2 that is below what is used kills.
-pub(super) fn is_lowered(
+pub(super) fn lower_limit(
     group: &Group,
     new: u64,
     (used, limit): (u64, u64),

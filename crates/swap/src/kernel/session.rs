@@ -9,7 +9,7 @@ use super::area::{Area, Source};
 use super::group::{Counts, Group};
 use super::hierarchy::Hierarchy;
 use super::probe::ProbeReport;
-use super::reclaimer::{Amount, Orders, Reclaimer, is_lowered};
+use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
 use super::record::{Lock, Record, Registry, Residue};
 use super::report::{Outcome, Report};
 use crate::error::{SwapError, Trying};
@@ -151,22 +151,16 @@ impl Session {
             let _ = child.kill();
             let _ = child.wait();
         })?;
+        let program = Program {
+            child: Some(child),
+            watch,
+            status: None,
+        };
+        let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
         Ok(Session {
-            registry,
-            record: setup.keep(),
-            before: Counts::default(),
-            group,
-            area,
-            rule: plan.rule,
-            program: Program {
-                child: Some(child),
-                watch,
-                status: None,
-            },
             probe,
-            reclaimer: Some(reclaimer),
             began,
-            peaks: Peaks::default(),
+            ..session
         })
     }
 
@@ -212,23 +206,43 @@ impl Session {
         let counts = group.counts();
         limit_attached(plan, &group, before, pid)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
+        let program = Program {
+            child: None,
+            watch,
+            status: None,
+        };
+        let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
         Ok(Session {
+            before: counts,
+            ..session
+        })
+    }
+
+    /// All is set up; what the group counts from its beginning is this session's.
+    fn of(
+        plan: &Plan,
+        setup: Setup,
+        (registry, group, area, program, reclaimer): (
+            Registry,
+            Arc<Group>,
+            Area,
+            Program,
+            Reclaimer,
+        ),
+    ) -> Session {
+        Session {
             registry,
             record: setup.keep(),
-            before: counts,
             group,
             area,
             rule: plan.rule,
-            program: Program {
-                child: None,
-                watch,
-                status: None,
-            },
+            program,
             probe: None,
             reclaimer: Some(reclaimer),
+            before: Counts::default(),
             began: Instant::now(),
             peaks: Peaks::default(),
-        })
+        }
     }
 
     /// Sends signals to the program.
@@ -467,7 +481,7 @@ fn limit_attached(
     let Some(first) = first else {
         return Ok(());
     };
-    if is_lowered(group, first, (used, limit))? {
+    if lower_limit(group, first, (used, limit))? {
         return Ok(());
     }
     let freed = used.saturating_sub(group.used()?);
