@@ -1,0 +1,644 @@
+//! Which pages of a program are in memory: the core of an engine that maps, reads and writes them
+//! itself (Ultraswap sections 3.1 and 3.2).
+//!
+//! The engine tells of a fault and of what became of reads and writes; the pager answers with
+//! [`Act`]s, which are carried out in their order, before the pager is told of anything else. A
+//! fault ends in one `Zero`, `Map` or `Fail` of its page, now or later.
+//!
+//! * The page that is waited for is read first, those that may be wanted after it ([`Prefetch`]).
+//! * A page is *unmapped* before it leaves, and stays in memory for a while: who touches it again
+//!   needs no device, and by that is known to use it. It is then *active*, and leaves after those
+//!   that are not (segmented FIFO; there are no accessed bits in user space).
+//! * A page is written without anybody waiting for it, and freed when it has been. One that is the
+//!   same on the device is freed without a write; zeros are not written at all.
+//! * [`Pager::reclaim`] is for a reclaimer on another CPU. A fault reclaims only where no memory is
+//!   left, and that is counted.
+//!
+//! What it never does: touch a page, a device or a clock; have more pages in memory than the limit,
+//! unless that was lowered; allocate on the way of a fault that finds memory.
+//!
+//! *Shapes*: pages are numbers from 0, slots are places of a page's size on the device.
+//! *Errors*: a page that cannot be read, or for which there is no memory, fails ([`Why`]); one that
+//! cannot be written stays in memory. *Thread safety*: one owner.
+//!
+//! *Invariants*: a slot is given back only when no write of it is on its way; a page that is being
+//! written keeps its memory; a pinned page stays in memory and mapped.
+
+mod ahead;
+mod slots;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use ahead::{Ahead, Pages};
+pub use ahead::{CLUSTER_PAGES_MAX, Prefetch};
+use slots::Slots;
+use std::collections::VecDeque;
+pub use table::State;
+use table::{AHEAD, DIRTY, FORGOTTEN, IN_LINE, Queue, TO_WRITE, Table, WAITED, WRITING};
+
+/// What the engine is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Map zeros; nobody is asked. Where it is not `writable` the first write is to be a fault.
+    Zero {
+        /// The page.
+        page: u32,
+        /// Whether it may be written to without a fault.
+        writable: bool,
+    },
+    /// Map what is in memory, or change how it is mapped.
+    Map {
+        /// The page.
+        page: u32,
+        /// As for `Zero`.
+        writable: bool,
+    },
+    /// Take it out of the program's sight; it stays in memory.
+    Unmap {
+        /// The page.
+        page: u32,
+    },
+    /// Read it from the device, and tell [`Pager::read_done`].
+    Read {
+        /// The page.
+        page: u32,
+        /// Where it lies.
+        slot: u32,
+        /// Somebody waits for it: not behind any other.
+        is_critical: bool,
+    },
+    /// Write it to the device, and tell [`Pager::write_done`].
+    Write {
+        /// The page.
+        page: u32,
+        /// Where it is to lie.
+        slot: u32,
+    },
+    /// Give its memory back; it is not mapped.
+    Free {
+        /// The page.
+        page: u32,
+    },
+    /// Nobody can have it: whoever touches it is told so (SIGBUS).
+    Fail {
+        /// The page.
+        page: u32,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// Why a page cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The device could not read it. What it holds stays there.
+    Unreadable,
+    /// No memory, and all slots are taken.
+    DeviceFull,
+    /// No memory, and the device refuses what is to make room.
+    Unwritable,
+    /// No memory, and all of it is pinned.
+    Pinned,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is on the device.
+    Kept,
+    /// It was all zeros, and was not written.
+    Zeros,
+    /// The device refused it.
+    Refused,
+}
+
+/// How large a pager is, and what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Pages of the program.
+    pub pages: u32,
+    /// Pages that may be in memory.
+    pub limit_pages: u32,
+    /// Places on the device.
+    pub slots: u32,
+    /// What is read before it is wanted.
+    pub prefetch: Prefetch,
+}
+
+/// What happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Faults that needed the device.
+    pub major_faults: u64,
+    /// Faults that did not.
+    pub minor_faults: u64,
+    /// Pages that were unmapped, and touched before they left.
+    pub kept: u64,
+    /// Pages read ahead.
+    pub ahead: u64,
+    /// Of them, those that were wanted.
+    pub ahead_hits: u64,
+    /// Writes begun.
+    pub writes: u64,
+    /// Pages freed without a write.
+    pub dropped: u64,
+    /// Faults that had to reclaim.
+    pub inline_reclaims: u64,
+    /// Reads and writes that the device refused.
+    pub refused: u64,
+    /// Faults that failed.
+    pub failed: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Pager {
+    table: Table,
+    slots: Slots,
+    ahead: Ahead,
+    limit: u32,
+    used: u32,
+    /// Pages that are waited for and have no memory yet, in the order of their faults.
+    line: VecDeque<u32>,
+    writing: u32,
+    reading: u32,
+    /// Writes that were refused one after the other.
+    refused: u32,
+    counts: Counts,
+}
+
+/// Unmapped pages are so much of the limit, before one of them leaves: one part in so many. What is
+/// used again within as many other pages is sure to be noticed; more would cost more faults.
+const UNMAPPED_ONE_IN: u32 = 4;
+/// Writes on their way at once.
+const WRITING_MAX: u32 = 64;
+/// Who waits for memory fails after so many writes that were refused one after the other.
+const REFUSED_MAX: u32 = 16;
+/// A fault without memory frees so many pages at once, so that the next finds some.
+const INLINE_PAGES: u32 = 8;
+
+impl Pager {
+    /// All pages are fresh.
+    ///
+    /// # Panics
+    ///
+    /// Where nothing may be in memory.
+    pub fn new(shape: Shape) -> Pager {
+        assert!(shape.limit_pages > 0, "a program needs a page in memory");
+        Pager {
+            table: Table::new(shape.pages),
+            slots: Slots::new(shape.slots),
+            ahead: Ahead::new(shape.prefetch),
+            limit: shape.limit_pages,
+            used: 0,
+            line: VecDeque::new(),
+            writing: 0,
+            reading: 0,
+            refused: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Pages in memory.
+    pub fn used_pages(&self) -> u32 {
+        self.used
+    }
+
+    /// Pages that may be.
+    pub fn limit_pages(&self) -> u32 {
+        self.limit
+    }
+
+    /// Slots that are taken.
+    pub fn slots_taken(&self) -> u32 {
+        self.slots.taken()
+    }
+
+    /// Faults that wait for memory.
+    pub fn waiting(&self) -> usize {
+        self.line.len()
+    }
+
+    /// What happened.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Where a page is.
+    pub fn state(&self, page: u32) -> State {
+        self.table.get(page).state()
+    }
+
+    /// Another limit. Where more is used, [`Pager::reclaim`] brings it down; faults wait meanwhile.
+    pub fn set_limit(&mut self, pages: u32, acts: &mut Vec<Act>) {
+        assert!(pages > 0, "a program needs a page in memory");
+        self.limit = pages;
+        self.serve(acts);
+    }
+
+    /// A page was touched that is not mapped, or written to where it may only be read.
+    pub fn fault(&mut self, page: u32, is_write: bool, acts: &mut Vec<Act>) {
+        let entry = self.table.at(page);
+        if is_write {
+            entry.set(TO_WRITE);
+        }
+        if entry.is(FORGOTTEN) || entry.is(IN_LINE) || entry.state() == State::Reading {
+            // Whoever carries it out answers all that wait.
+            entry.set(WAITED);
+            return;
+        }
+        match entry.state() {
+            State::Resident => self.map(page, acts),
+            State::Unmapped => self.take_back(page, acts),
+            State::Fresh | State::OnDevice | State::Reading => {
+                entry.set(WAITED);
+                self.enter(page, acts);
+            }
+        }
+    }
+
+    /// A page will be wanted: read it now, if it is on the device and memory is free.
+    pub fn will_need(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.read_ahead(page, acts);
+    }
+
+    /// Keeps a page in memory, and mapped, until it is unpinned as often. It is had by a fault
+    /// where it is not there; true where it is.
+    pub fn pin(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
+        let entry = self.table.at(page);
+        entry.pins = entry.pins.checked_add(1).expect("fewer than 65,536 pins");
+        if entry.state() != State::Resident || entry.is(FORGOTTEN) {
+            self.fault(page, false, acts);
+        }
+        if self.state(page) == State::Resident {
+            self.table.leave(page);
+        }
+        self.state(page) == State::Resident
+    }
+
+    /// Takes a pin back.
+    pub fn unpin(&mut self, page: u32) {
+        let entry = self.table.at(page);
+        entry.pins = entry.pins.checked_sub(1).expect("it is pinned");
+        if entry.pins == 0 && entry.state() == State::Resident && !entry.is(FORGOTTEN) {
+            self.table.push(Queue::Active, page);
+        }
+    }
+
+    /// What a page holds is not wanted any more: it reads as zeros. False where it is pinned.
+    pub fn forget(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
+        let entry = self.table.at(page);
+        if entry.pins > 0 {
+            return false;
+        }
+        let (state, is_writing) = (entry.state(), entry.is(WRITING));
+        if state == State::Resident {
+            acts.push(Act::Unmap { page });
+            entry.set_state(State::Unmapped);
+        }
+        entry.clear(DIRTY);
+        self.table.leave(page);
+        if is_writing || state == State::Reading {
+            self.table.at(page).set(FORGOTTEN);
+        } else {
+            self.erase(page, acts);
+        }
+        self.serve(acts);
+        true
+    }
+
+    /// A read is over.
+    pub fn read_done(&mut self, page: u32, is_good: bool, acts: &mut Vec<Act>) {
+        self.reading -= 1;
+        let entry = self.table.at(page);
+        assert_eq!(entry.state(), State::Reading, "page {page} is being read");
+        let is_waited = entry.is(WAITED);
+        if entry.is(FORGOTTEN) {
+            entry.set_state(State::Unmapped);
+            self.after_forgotten(page, acts);
+        } else if !is_good {
+            self.counts.refused += 1;
+            self.leave_memory(page, acts);
+            if is_waited {
+                self.fail(page, Why::Unreadable, acts);
+            }
+        } else if is_waited {
+            self.map(page, acts);
+            self.keep(page, Queue::Inactive);
+        } else {
+            entry.set_state(State::Unmapped);
+            self.table.push(Queue::Unmapped, page);
+        }
+        self.serve(acts);
+    }
+
+    /// A write is over.
+    pub fn write_done(&mut self, page: u32, written: Written, acts: &mut Vec<Act>) {
+        self.writing -= 1;
+        let entry = self.table.at(page);
+        assert!(entry.is(WRITING), "page {page} is being written");
+        entry.clear(WRITING);
+        if written == Written::Refused {
+            self.counts.refused += 1;
+            self.refused += 1;
+            entry.set(DIRTY);
+        } else {
+            self.refused = 0;
+        }
+        let (is_dirty, state) = (entry.is(DIRTY), entry.state());
+        if entry.is(FORGOTTEN) {
+            self.after_forgotten(page, acts);
+        } else {
+            if written == Written::Zeros {
+                self.give_slot_back(page);
+            }
+            if state == State::Unmapped {
+                let queue = if is_dirty {
+                    Queue::Unmapped
+                } else {
+                    Queue::Clean
+                };
+                self.table.push(queue, page);
+            }
+        }
+        self.serve(acts);
+    }
+
+    /// Frees so many pages, or begins what will free them; how many were freed. Nothing is waited
+    /// for: what is written now is freed at a later call (U7).
+    pub fn reclaim(&mut self, pages: u32, acts: &mut Vec<Act>) -> u32 {
+        let freed = self.make_room(pages, acts);
+        self.serve(acts);
+        freed
+    }
+
+    fn make_room(&mut self, pages: u32, acts: &mut Vec<Act>) -> u32 {
+        let (mut freed, mut begun, mut homeless) = (0, self.writing, 0);
+        // Each page is looked at once: what is put back stands behind these.
+        let mut looks = self.used;
+        while freed < pages && looks > 0 {
+            looks -= 1;
+            if let Some(page) = self.table.first(Queue::Clean) {
+                self.drop_clean(page, acts);
+                freed += 1;
+                continue;
+            }
+            if freed + begun >= pages {
+                break;
+            }
+            self.unmap_some(homeless, acts);
+            let Some(page) = self.table.first(Queue::Unmapped) else {
+                break;
+            };
+            if !self.table.get(page).is(DIRTY) {
+                self.drop_clean(page, acts);
+                freed += 1;
+            } else if self.writing >= WRITING_MAX {
+                break;
+            } else if self.write(page, acts) {
+                begun += 1;
+            } else {
+                // Behind it may be some that need no slot.
+                self.table.push(Queue::Unmapped, page);
+                homeless += 1;
+            }
+        }
+        freed
+    }
+
+    /// Keeps enough pages unmapped, so that those which are used are touched before they leave;
+    /// so many of them cannot.
+    fn unmap_some(&mut self, homeless: u32, acts: &mut Vec<Act>) {
+        let wanted = (self.limit / UNMAPPED_ONE_IN).max(1) + homeless;
+        while self.table.len(Queue::Unmapped) < wanted {
+            if self.table.len(Queue::Active) > self.table.len(Queue::Inactive)
+                && let Some(page) = self.table.first(Queue::Active)
+            {
+                self.table.push(Queue::Inactive, page);
+                continue;
+            }
+            let Some(page) = self.table.first(Queue::Inactive) else {
+                return;
+            };
+            acts.push(Act::Unmap { page });
+            let entry = self.table.at(page);
+            entry.set_state(State::Unmapped);
+            // One that is still being written is put into a queue when it has been.
+            match entry.is(WRITING) {
+                true => self.table.leave(page),
+                false => self.table.push(Queue::Unmapped, page),
+            }
+        }
+    }
+
+    /// Begins to write a page; false where there is no slot for it.
+    fn write(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
+        let slot = self.table.get(page).slot().or_else(|| self.slots.take());
+        let Some(slot) = slot else {
+            return false;
+        };
+        self.table.leave(page);
+        let entry = self.table.at(page);
+        entry.set_slot(Some(slot));
+        entry.set(WRITING);
+        entry.clear(DIRTY);
+        self.writing += 1;
+        self.counts.writes += 1;
+        acts.push(Act::Write { page, slot });
+        true
+    }
+
+    fn drop_clean(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.counts.dropped += 1;
+        self.leave_memory(page, acts);
+    }
+
+    /// Its memory is given back, and what it holds is on the device, or zeros.
+    fn leave_memory(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.table.leave(page);
+        let entry = self.table.at(page);
+        let state = match entry.slot() {
+            Some(_) => State::OnDevice,
+            None => State::Fresh,
+        };
+        entry.set_state(state);
+        entry.clear(AHEAD);
+        self.used -= 1;
+        acts.push(Act::Free { page });
+    }
+
+    /// Gives back all that a page has; nothing of it is on its way.
+    fn erase(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.give_slot_back(page);
+        if self.table.get(page).has_frame() {
+            self.leave_memory(page, acts);
+        }
+        self.table.at(page).set_state(State::Fresh);
+    }
+
+    fn give_slot_back(&mut self, page: u32) {
+        let entry = self.table.at(page);
+        if let Some(slot) = entry.slot() {
+            entry.set_slot(None);
+            self.slots.give_back(slot);
+        }
+    }
+
+    /// What was on its way for a page that was forgotten is over.
+    fn after_forgotten(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let entry = self.table.at(page);
+        entry.clear(FORGOTTEN | DIRTY);
+        let is_waited = entry.is(WAITED);
+        self.erase(page, acts);
+        if is_waited {
+            self.enter(page, acts);
+        }
+    }
+
+    /// Gets memory for a page that is waited for, and what it holds.
+    fn enter(&mut self, page: u32, acts: &mut Vec<Act>) {
+        if self.used >= self.limit {
+            self.counts.inline_reclaims += 1;
+            self.make_room(INLINE_PAGES, acts);
+        }
+        // Nobody goes before those that wait already.
+        if self.used >= self.limit || !self.line.is_empty() {
+            self.table.at(page).set(IN_LINE);
+            self.line.push_back(page);
+            self.serve(acts);
+            return;
+        }
+        self.fill(page, acts);
+    }
+
+    /// Fills a page that is waited for; there is memory.
+    fn fill(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.used += 1;
+        let entry = self.table.at(page);
+        let Some(slot) = entry.slot() else {
+            let writable = entry.is(TO_WRITE);
+            entry.clear(WAITED | TO_WRITE);
+            entry.set_state(State::Resident);
+            if writable {
+                entry.set(DIRTY);
+            }
+            self.counts.minor_faults += 1;
+            acts.push(Act::Zero { page, writable });
+            return self.keep(page, Queue::Inactive);
+        };
+        entry.set_state(State::Reading);
+        self.reading += 1;
+        self.counts.major_faults += 1;
+        acts.push(Act::Read {
+            page,
+            slot,
+            is_critical: true,
+        });
+        let others: Pages = self.ahead.fault(page, self.table.pages());
+        for &other in others.as_slice() {
+            self.read_ahead(other, acts);
+        }
+    }
+
+    /// Never takes memory that is not free.
+    fn read_ahead(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let entry = self.table.at(page);
+        let is_there = entry.state() != State::OnDevice || entry.is(IN_LINE);
+        let Some(slot) = entry.slot().filter(|_| !is_there) else {
+            return;
+        };
+        if self.used >= self.limit || !self.line.is_empty() {
+            return;
+        }
+        entry.set_state(State::Reading);
+        entry.set(AHEAD);
+        self.used += 1;
+        self.reading += 1;
+        self.counts.ahead += 1;
+        acts.push(Act::Read {
+            page,
+            slot,
+            is_critical: false,
+        });
+    }
+
+    /// A page is touched that was unmapped or read ahead.
+    fn take_back(&mut self, page: u32, acts: &mut Vec<Act>) {
+        self.counts.minor_faults += 1;
+        let queue = match self.table.get(page).is(AHEAD) {
+            // The first use of it: nothing is known yet.
+            true => Queue::Inactive,
+            false => {
+                self.counts.kept += 1;
+                Queue::Active
+            }
+        };
+        self.map(page, acts);
+        self.keep(page, queue);
+    }
+
+    /// Maps a page that is in memory, for all that wait for it.
+    fn map(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let entry = self.table.at(page);
+        if entry.is(AHEAD) {
+            self.counts.ahead_hits += 1;
+            self.ahead.hit(page);
+        }
+        if entry.is(TO_WRITE) {
+            entry.set(DIRTY);
+        }
+        entry.clear(WAITED | TO_WRITE | AHEAD);
+        entry.set_state(State::Resident);
+        let writable = entry.is(DIRTY);
+        acts.push(Act::Map { page, writable });
+    }
+
+    /// Puts a mapped page into a queue, unless it is pinned.
+    fn keep(&mut self, page: u32, queue: Queue) {
+        match self.table.get(page).pins {
+            0 => self.table.push(queue, page),
+            _ => self.table.leave(page),
+        }
+    }
+
+    fn fail(&mut self, page: u32, why: Why, acts: &mut Vec<Act>) {
+        self.counts.failed += 1;
+        self.table.at(page).clear(WAITED | TO_WRITE | IN_LINE);
+        acts.push(Act::Fail { page, why });
+    }
+
+    /// Memory may have come free: for those that wait, in their order.
+    fn serve(&mut self, acts: &mut Vec<Act>) {
+        while let Some(&page) = self.line.front() {
+            if self.used >= self.limit {
+                self.make_room(INLINE_PAGES.min(self.line.len() as u32), acts);
+            }
+            if self.used < self.limit {
+                self.line.pop_front();
+                self.table.at(page).clear(IN_LINE);
+                self.fill(page, acts);
+            } else if let Some(why) = self.why_never() {
+                self.line.pop_front();
+                self.refused = 0;
+                self.fail(page, why, acts);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Why no memory will come free, where none will.
+    fn why_never(&self) -> Option<Why> {
+        if self.refused >= REFUSED_MAX {
+            return Some(Why::Unwritable);
+        }
+        if self.writing > 0 || self.reading > 0 {
+            return None;
+        }
+        match self.table.first(Queue::Unmapped) {
+            Some(_) => Some(Why::DeviceFull),
+            None => Some(Why::Pinned),
+        }
+    }
+}

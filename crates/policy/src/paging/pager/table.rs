@@ -1,0 +1,268 @@
+//! The table of pages: what is known of each, and the queues that they stand in. 16 bytes a page.
+//!
+//! What it never does: decide; allocate after it was made.
+//!
+//! *Thread safety*: one owner.
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nowhere: it was never written, and reads as zeros.
+    Fresh,
+    /// In memory, and mapped.
+    Resident,
+    /// In memory, and not mapped: who touches it needs no device.
+    Unmapped,
+    /// On its way from the device.
+    Reading,
+    /// On the device only.
+    OnDevice,
+}
+
+/// A queue of pages; a page stands in one at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// Mapped, and used more than once.
+    Active,
+    /// Mapped, and next to be unmapped.
+    Inactive,
+    /// Not mapped, and not looked at yet.
+    Unmapped,
+    /// Not mapped, and the same on the device: may be freed at once.
+    Clean,
+}
+
+const QUEUES: usize = 4;
+const NONE: u32 = u32::MAX;
+
+/// The page differs from what is on the device.
+pub(super) const DIRTY: u8 = 1;
+/// A write of it is on its way; neither memory nor slot may be given away.
+pub(super) const WRITING: u8 = 1 << 1;
+/// It was read before anybody wanted it, and nobody has yet.
+pub(super) const AHEAD: u8 = 1 << 2;
+/// Somebody waits for it.
+pub(super) const WAITED: u8 = 1 << 3;
+/// To write to it.
+pub(super) const TO_WRITE: u8 = 1 << 4;
+/// What is in it is not wanted any more, but a read or a write of it is on its way.
+pub(super) const FORGOTTEN: u8 = 1 << 5;
+/// It stands in line for memory.
+pub(super) const IN_LINE: u8 = 1 << 6;
+
+/// What is known of one page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    slot: u32,
+    before: u32,
+    after: u32,
+    pub(super) pins: u16,
+    flags: u8,
+    state_and_queue: u8,
+}
+
+const STATES: [State; 5] = [
+    State::Fresh,
+    State::Resident,
+    State::Unmapped,
+    State::Reading,
+    State::OnDevice,
+];
+const QUEUE_KINDS: [Queue; QUEUES] = [
+    Queue::Active,
+    Queue::Inactive,
+    Queue::Unmapped,
+    Queue::Clean,
+];
+
+impl Entry {
+    const FRESH: Entry = Entry {
+        slot: NONE,
+        before: NONE,
+        after: NONE,
+        pins: 0,
+        flags: 0,
+        state_and_queue: 0,
+    };
+
+    pub(super) fn slot(&self) -> Option<u32> {
+        (self.slot != NONE).then_some(self.slot)
+    }
+
+    pub(super) fn set_slot(&mut self, slot: Option<u32>) {
+        self.slot = slot.unwrap_or(NONE);
+    }
+
+    pub(super) fn is(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(super) fn set(&mut self, flag: u8) {
+        self.flags |= flag;
+    }
+
+    pub(super) fn clear(&mut self, flag: u8) {
+        self.flags &= !flag;
+    }
+
+    pub(super) fn state(&self) -> State {
+        STATES[usize::from(self.state_and_queue & 0xf)]
+    }
+
+    pub(super) fn set_state(&mut self, state: State) {
+        self.state_and_queue = self.state_and_queue & 0xf0 | state as u8;
+    }
+
+    /// Whether it takes memory.
+    pub(super) fn has_frame(&self) -> bool {
+        matches!(
+            self.state(),
+            State::Resident | State::Unmapped | State::Reading
+        )
+    }
+
+    fn queue(&self) -> Option<Queue> {
+        let number = self.state_and_queue >> 4;
+        (number > 0).then(|| QUEUE_KINDS[usize::from(number) - 1])
+    }
+
+    fn set_queue(&mut self, queue: Option<Queue>) {
+        let number = queue.map_or(0, |queue| queue as u8 + 1);
+        self.state_and_queue = self.state_and_queue & 0x0f | number << 4;
+    }
+}
+
+/// First in, first out, with places that can be left from anywhere.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    entries: Vec<Entry>,
+    queues: [Ends; QUEUES],
+}
+
+impl Table {
+    pub(super) fn new(pages: u32) -> Table {
+        const EMPTY: Ends = Ends {
+            first: NONE,
+            last: NONE,
+            len: 0,
+        };
+        Table {
+            entries: vec![Entry::FRESH; pages as usize],
+            queues: [EMPTY; QUEUES],
+        }
+    }
+
+    pub(super) fn pages(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub(super) fn get(&self, page: u32) -> &Entry {
+        &self.entries[page as usize]
+    }
+
+    pub(super) fn at(&mut self, page: u32) -> &mut Entry {
+        &mut self.entries[page as usize]
+    }
+
+    pub(super) fn len(&self, queue: Queue) -> u32 {
+        self.queues[queue as usize].len
+    }
+
+    pub(super) fn first(&self, queue: Queue) -> Option<u32> {
+        let first = self.queues[queue as usize].first;
+        (first != NONE).then_some(first)
+    }
+
+    /// Puts a page at the end of a queue; it leaves the one that it stands in.
+    pub(super) fn push(&mut self, queue: Queue, page: u32) {
+        self.leave(page);
+        let last = self.queues[queue as usize].last;
+        match last {
+            NONE => self.queues[queue as usize].first = page,
+            last => self.at(last).after = page,
+        }
+        let entry = self.at(page);
+        (entry.before, entry.after) = (last, NONE);
+        entry.set_queue(Some(queue));
+        let ends = &mut self.queues[queue as usize];
+        ends.last = page;
+        ends.len += 1;
+    }
+
+    /// Takes a page out of whatever queue it stands in.
+    pub(super) fn leave(&mut self, page: u32) {
+        let entry = *self.get(page);
+        let Some(queue) = entry.queue() else {
+            return;
+        };
+        match entry.before {
+            NONE => self.queues[queue as usize].first = entry.after,
+            before => self.at(before).after = entry.after,
+        }
+        match entry.after {
+            NONE => self.queues[queue as usize].last = entry.before,
+            after => self.at(after).before = entry.before,
+        }
+        self.queues[queue as usize].len -= 1;
+        self.at(page).set_queue(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn a_page_takes_16_bytes() {
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
+    fn queues_are_as_a_model_has_them() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut table = Table::new(20);
+        let mut model: [VecDeque<u32>; QUEUES] = Default::default();
+        for _ in 0..10_000 {
+            let page = rng.u32(0..20);
+            model
+                .iter_mut()
+                .for_each(|queue| queue.retain(|&other| other != page));
+            match rng.usize(0..5) {
+                4 => table.leave(page),
+                number => {
+                    table.push(QUEUE_KINDS[number], page);
+                    model[number].push_back(page);
+                }
+            }
+            for (queue, model) in QUEUE_KINDS.into_iter().zip(&model) {
+                assert_eq!(table.len(queue) as usize, model.len());
+                assert_eq!(table.first(queue), model.front().copied());
+            }
+        }
+    }
+
+    #[test]
+    fn states_and_flags_do_not_disturb_each_other() {
+        let mut table = Table::new(3);
+        for state in STATES {
+            for queue in QUEUE_KINDS {
+                table.push(queue, 1);
+                table.at(1).set(DIRTY | IN_LINE);
+                table.at(1).set_state(state);
+                table.at(1).clear(DIRTY);
+                let entry = table.get(1);
+                assert_eq!((entry.state(), entry.queue()), (state, Some(queue)));
+                assert!(entry.is(IN_LINE) && !entry.is(DIRTY));
+            }
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! The pager against a memory, a device and a program that are models: whatever happens, a page
+//! holds what was written to it last, and no more pages are in memory than may be.
+
+use super::*;
+
+/// An engine, and the program that it serves. Numbers stand for what pages hold.
+struct World {
+    pager: Pager,
+    acts: Vec<Act>,
+    memory: Vec<Option<u64>>,
+    /// Whether a page is mapped, and may be written to.
+    mapped: Vec<Option<bool>>,
+    device: Vec<u64>,
+    truth: Vec<u64>,
+    pins: Vec<u32>,
+    reads: Vec<(u32, u32)>,
+    writes: Vec<(u32, u32)>,
+    /// What threads of the program wait for: a page, and what they will write.
+    wants: Vec<(u32, Option<u64>)>,
+    /// All that was done.
+    log: Vec<Act>,
+    failed: Vec<Why>,
+}
+
+impl World {
+    fn new(shape: Shape) -> World {
+        let pages = shape.pages as usize;
+        World {
+            pager: Pager::new(shape),
+            acts: Vec::new(),
+            memory: vec![None; pages],
+            mapped: vec![None; pages],
+            device: vec![u64::MAX; shape.slots as usize],
+            truth: vec![0; pages],
+            pins: vec![0; pages],
+            reads: Vec::new(),
+            writes: Vec::new(),
+            wants: Vec::new(),
+            log: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// A thread touches a page; it waits where it has to.
+    fn touch(&mut self, page: u32, value: Option<u64>) {
+        match (self.mapped[page as usize], value) {
+            (Some(true), _) | (Some(false), None) => self.access(page, value),
+            _ => {
+                self.wants.push((page, value));
+                self.pager.fault(page, value.is_some(), &mut self.acts);
+                self.carry_out();
+            }
+        }
+    }
+
+    fn access(&mut self, page: u32, value: Option<u64>) {
+        let page = page as usize;
+        assert_eq!(self.memory[page], Some(self.truth[page]), "page {page}");
+        if let Some(value) = value {
+            (self.memory[page], self.truth[page]) = (Some(value), value);
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let mut done = 0;
+        while let Some(&act) = self.acts.get(done) {
+            done += 1;
+            self.log.push(act);
+            self.carry_out_one(act);
+        }
+        self.acts.clear();
+        self.check();
+    }
+
+    fn carry_out_one(&mut self, act: Act) {
+        match act {
+            Act::Zero { page, writable } => {
+                assert_eq!(self.truth[page as usize], 0, "page {page} was lost");
+                assert!(self.memory[page as usize].replace(0).is_none());
+                self.map(page, writable);
+            }
+            Act::Map { page, writable } => self.map(page, writable),
+            Act::Unmap { page } => {
+                assert_eq!(self.pins[page as usize], 0, "page {page} is pinned");
+                assert!(self.mapped[page as usize].take().is_some());
+            }
+            Act::Read { page, slot, .. } => {
+                assert!(self.memory[page as usize].replace(u64::MAX - 1).is_none());
+                self.reads.push((page, slot));
+            }
+            Act::Write { page, slot } => {
+                assert!(self.writes.iter().all(|&(_, other)| other != slot));
+                self.writes.push((page, slot));
+            }
+            Act::Free { page } => {
+                assert_eq!(self.mapped[page as usize], None, "page {page} is mapped");
+                assert!(self.writes.iter().all(|&(other, _)| other != page));
+                assert!(self.memory[page as usize].take().is_some());
+            }
+            Act::Fail { page, why } => {
+                self.failed.push(why);
+                self.wants.retain(|&(other, _)| other != page);
+            }
+        }
+    }
+
+    /// All that wait for the page go on; one that may not write yet faults again.
+    fn map(&mut self, page: u32, writable: bool) {
+        self.mapped[page as usize] = Some(writable);
+        let (served, others) = std::mem::take(&mut self.wants)
+            .into_iter()
+            .partition(|&(other, _)| other == page);
+        self.wants = others;
+        let served: Vec<(u32, Option<u64>)> = served;
+        for (page, value) in served {
+            match value.is_some() && !writable {
+                true => {
+                    self.wants.push((page, value));
+                    self.pager.fault(page, true, &mut self.acts);
+                }
+                false => self.access(page, value),
+            }
+        }
+    }
+
+    fn check(&self) {
+        let used = self.memory.iter().flatten().count();
+        assert_eq!(used, self.pager.used_pages() as usize);
+        let slots = (0..self.pager.table.pages())
+            .filter(|&page| self.pager.table.get(page).slot().is_some())
+            .count();
+        assert_eq!(slots, self.pager.slots_taken() as usize);
+    }
+
+    fn read_done(&mut self, index: usize, is_good: bool) {
+        let (page, slot) = self.reads.swap_remove(index);
+        if is_good {
+            self.memory[page as usize] = Some(self.device[slot as usize]);
+        }
+        self.pager.read_done(page, is_good, &mut self.acts);
+        self.carry_out();
+    }
+
+    /// The device has what the page holds by now, however late that was written.
+    fn write_done(&mut self, index: usize, is_good: bool) {
+        let (page, slot) = self.writes.swap_remove(index);
+        let value = self.memory[page as usize].expect("it keeps its memory");
+        let written = match (is_good, value) {
+            (false, _) => Written::Refused,
+            (true, 0) => Written::Zeros,
+            (true, _) => Written::Kept,
+        };
+        // What stood there is lost where it was refused too.
+        self.device[slot as usize] = if is_good { value } else { u64::MAX };
+        self.pager.write_done(page, written, &mut self.acts);
+        self.carry_out();
+    }
+
+    /// The device does all that it was asked for.
+    fn settle(&mut self) {
+        while !self.reads.is_empty() || !self.writes.is_empty() {
+            while !self.reads.is_empty() {
+                self.read_done(0, true);
+            }
+            while !self.writes.is_empty() {
+                self.write_done(0, true);
+            }
+        }
+    }
+
+    fn touch_and_settle(&mut self, page: u32, value: Option<u64>) {
+        self.touch(page, value);
+        self.settle();
+        assert_eq!(self.wants, [], "page {page} never came");
+    }
+
+    fn reclaim(&mut self, pages: u32) -> u32 {
+        let freed = self.pager.reclaim(pages, &mut self.acts);
+        self.carry_out();
+        freed
+    }
+
+    /// All pages leave memory.
+    fn empty(&mut self) {
+        for _ in 0..1_000 {
+            self.reclaim(64);
+            self.settle();
+        }
+        assert_eq!(self.pager.used_pages(), 0);
+        self.log.clear();
+    }
+}
+
+const SHAPE: Shape = Shape {
+    pages: 64,
+    limit_pages: 16,
+    slots: 64,
+    prefetch: Prefetch::Off,
+};
+
+/// A world whose pages were all written, and are on the device.
+fn written(shape: Shape) -> World {
+    let mut world = World::new(shape);
+    for page in 0..shape.pages {
+        world.touch_and_settle(page, Some(u64::from(page) + 1));
+    }
+    world.empty();
+    world
+}
+
+fn random_run(seed: u64) -> Counts {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let pages = rng.u32(2..200);
+    let limit = rng.u32(1..=pages);
+    let mut world = World::new(Shape {
+        pages,
+        limit_pages: limit,
+        slots: rng.u32(1..=pages * 2),
+        prefetch: [Prefetch::Off, Prefetch::Cluster, Prefetch::Trend][rng.usize(0..3)],
+    });
+    let bad = [0.0, 0.02, 0.3][rng.usize(0..3)];
+    let mut next = 0;
+    for step in 1..3_000 {
+        next = match rng.u8(0..3) {
+            0 => (next + 1) % pages,
+            _ => rng.u32(0..pages),
+        };
+        let page = next;
+        let is_pinned = world.pins[page as usize] > 0;
+        match rng.u8(0..20) {
+            0..6 => world.touch(page, None),
+            6..10 => world.touch(page, Some([0, step][rng.usize(0..2)])),
+            10..13 if !world.reads.is_empty() => {
+                world.read_done(rng.usize(..world.reads.len()), rng.f64() >= bad);
+            }
+            13..16 if !world.writes.is_empty() => {
+                world.write_done(rng.usize(..world.writes.len()), rng.f64() >= bad);
+            }
+            16 => drop(world.reclaim(rng.u32(1..20))),
+            17 => forget(&mut world, page),
+            18 if is_pinned => unpin(&mut world, page),
+            18 if world.pins.iter().sum::<u32>() < limit / 2 => pin(&mut world, page),
+            19 => {
+                world.pager.will_need(page, &mut world.acts);
+                world.carry_out();
+            }
+            _ => {}
+        }
+        assert!(world.pager.used_pages() <= limit, "seed {seed}");
+    }
+    world.settle();
+    assert_eq!(world.wants, [], "seed {seed}: somebody waits for ever");
+    for page in 0..pages {
+        world.touch(page, None);
+        world.settle();
+    }
+    world.pager.counts()
+}
+
+fn forget(world: &mut World, page: u32) {
+    let is_gone = world.pager.forget(page, &mut world.acts);
+    assert_eq!(is_gone, world.pins[page as usize] == 0);
+    if is_gone {
+        world.truth[page as usize] = 0;
+    }
+    world.carry_out();
+}
+
+fn pin(world: &mut World, page: u32) {
+    world.pins[page as usize] += 1;
+    world.pager.pin(page, &mut world.acts);
+    world.carry_out();
+}
+
+fn unpin(world: &mut World, page: u32) {
+    world.pins[page as usize] -= 1;
+    world.pager.unpin(page);
+}
+
+#[test]
+fn whatever_happens_a_page_holds_what_was_written_last() {
+    let mut all = Counts::default();
+    for seed in 0..200 {
+        let counts = random_run(seed);
+        all.major_faults += counts.major_faults;
+        all.ahead_hits += counts.ahead_hits;
+        all.kept += counts.kept;
+        all.failed += counts.failed;
+        all.refused += counts.refused;
+    }
+    // All of it happened.
+    let Counts {
+        major_faults,
+        ahead_hits,
+        kept,
+        failed,
+        refused,
+        ..
+    } = all;
+    let least = [major_faults, ahead_hits, kept, failed, refused];
+    assert!(least.iter().all(|&count| count > 100), "{all:?}");
+}
+
+#[test]
+fn the_page_that_is_waited_for_is_read_first_and_the_others_of_its_cluster_after_it() {
+    let mut world = written(Shape {
+        prefetch: Prefetch::Cluster,
+        ..SHAPE
+    });
+    for page in 0..24 {
+        world.touch_and_settle(page, None);
+    }
+    world.empty();
+    world.touch(37, None);
+    let pages: Vec<(u32, bool)> = world
+        .log
+        .iter()
+        .filter_map(|act| match *act {
+            Act::Read {
+                page, is_critical, ..
+            } => Some((page, is_critical)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pages[0], (37, true));
+    assert!(pages.len() > 1, "what was read ahead was used: {pages:?}");
+    let others = &pages[1..];
+    assert!(
+        others
+            .iter()
+            .all(|&(page, is_critical)| page / 8 == 37 / 8 && !is_critical)
+    );
+}
+
+#[test]
+fn two_who_touch_a_page_at_once_wait_for_one_read() {
+    let mut world = written(SHAPE);
+    world.touch(5, None);
+    world.touch(5, Some(70));
+    world.touch(5, None);
+    assert_eq!(world.reads.len(), 1);
+    world.settle();
+    assert_eq!(world.wants, []);
+    assert_eq!(world.truth[5], 70);
+    let maps = world.log.iter();
+    let maps = maps.filter(|act| matches!(act, Act::Map { page: 5, .. }));
+    assert_eq!(maps.count(), 1, "who writes is remembered");
+}
+
+#[test]
+fn reclaim_waits_for_no_write_and_frees_what_was_written_later() {
+    let mut world = World::new(SHAPE);
+    for page in 0..16 {
+        world.touch(page, Some(1));
+    }
+    assert_eq!(world.reclaim(4), 0);
+    assert_eq!(world.writes.len(), 4);
+    assert_eq!(world.reclaim(4), 0, "what is on its way is counted");
+    assert_eq!(world.writes.len(), 4);
+    world.write_done(0, true);
+    world.write_done(0, true);
+    assert_eq!(world.reclaim(4), 2);
+    assert_eq!(world.pager.counts().inline_reclaims, 0);
+}
+
+#[test]
+fn a_fault_without_memory_reclaims_and_is_counted() {
+    let mut world = World::new(SHAPE);
+    for page in 0..17 {
+        world.touch_and_settle(page, Some(9));
+        assert!(world.pager.used_pages() <= 16);
+    }
+    assert_eq!(world.pager.counts().inline_reclaims, 1);
+}
+
+#[test]
+fn what_is_the_same_on_the_device_leaves_without_a_write() {
+    let mut world = written(SHAPE);
+    let writes = world.pager.counts().writes;
+    for page in 0..10 {
+        world.touch_and_settle(page, None);
+    }
+    world.empty();
+    assert_eq!(world.pager.counts().writes, writes);
+    world.touch_and_settle(3, Some(5));
+    world.empty();
+    assert_eq!(world.pager.counts().writes, writes + 1);
+    world.touch_and_settle(3, None);
+    world.empty();
+    assert_eq!(world.pager.counts().writes, writes + 1, "it was only read");
+}
+
+#[test]
+fn zeros_take_neither_a_read_nor_a_slot() {
+    let mut world = World::new(SHAPE);
+    for page in 0..10 {
+        world.touch_and_settle(page, None);
+        world.touch_and_settle(page + 20, Some(0));
+    }
+    world.empty();
+    assert_eq!(world.pager.slots_taken(), 0);
+    world.touch_and_settle(4, None);
+    world.touch_and_settle(24, None);
+    assert_eq!(world.pager.counts().major_faults, 0);
+}
+
+#[test]
+fn where_the_device_is_full_who_needs_memory_is_told_and_nobody_loses_a_page() {
+    let mut world = World::new(Shape { slots: 10, ..SHAPE });
+    for page in 0..64 {
+        world.touch(page, Some(7));
+        world.settle();
+    }
+    assert_eq!(world.failed, [Why::DeviceFull; 64 - 26]);
+    forget(&mut world, 0);
+    world.touch_and_settle(63, Some(8));
+    for page in 1..20 {
+        world.touch_and_settle(page, None);
+    }
+}
+
+#[test]
+fn pages_that_need_no_slot_leave_where_the_device_is_full() {
+    let mut world = World::new(Shape { slots: 4, ..SHAPE });
+    for page in 0..12 {
+        world.touch_and_settle(page, Some(1));
+    }
+    // Zeros that were read only stand behind those for which there is no slot.
+    for page in 20..40 {
+        world.touch_and_settle(page, None);
+    }
+    assert_eq!(world.failed, []);
+}
+
+#[test]
+fn a_device_that_refuses_all_writes_fails_who_needs_memory_and_keeps_what_is_there() {
+    let mut world = World::new(SHAPE);
+    for page in 0..16 {
+        world.touch(page, Some(3));
+    }
+    world.touch(16, Some(4));
+    for _ in 0..100 {
+        if !world.writes.is_empty() {
+            world.write_done(0, false);
+        }
+    }
+    assert_eq!(world.failed, [Why::Unwritable]);
+    for page in 0..16 {
+        world.touch_and_settle(page, None);
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_fails_and_can_be_tried_again() {
+    let mut world = written(SHAPE);
+    world.touch(9, None);
+    world.read_done(0, false);
+    assert_eq!(world.failed, [Why::Unreadable]);
+    assert_eq!(world.pager.state(9), State::OnDevice);
+    world.touch_and_settle(9, None);
+}
+
+#[test]
+fn where_all_memory_is_pinned_who_needs_some_is_told() {
+    let mut world = World::new(SHAPE);
+    (0..16).for_each(|page| pin(&mut world, page));
+    world.touch(16, None);
+    assert_eq!(world.failed, [Why::Pinned]);
+    unpin(&mut world, 3);
+    world.touch_and_settle(16, None);
+}
+
+#[test]
+fn pages_that_are_used_again_and_again_stay_beside_those_that_are_used_once() {
+    let mut world = written(Shape {
+        pages: 4_000,
+        limit_pages: 160,
+        slots: 4_000,
+        prefetch: Prefetch::Off,
+    });
+    // Eight pages in turn, and four others for each of them that are used once: 3,200 in all.
+    let before = world.pager.counts().major_faults;
+    let mut cold = 100..;
+    for _ in 0..100 {
+        for hot in 0..8 {
+            world.touch_and_settle(hot, None);
+            for page in cold.by_ref().take(4) {
+                world.touch_and_settle(page, None);
+            }
+        }
+    }
+    let read = world.pager.counts().major_faults - before - 3_200;
+    // First in, first out would read each of the eight once in four rounds, 200 in all.
+    assert!(read <= 16, "{read}");
+
+    // And they stay where as many others are used once as take all memory several times.
+    for page in cold.take(400) {
+        world.touch_and_settle(page, None);
+    }
+    let before = world.pager.counts().major_faults;
+    (0..8).for_each(|hot| world.touch_and_settle(hot, None));
+    assert_eq!(world.pager.counts().major_faults, before);
+}
+
+#[test]
+fn a_lower_limit_is_reached_by_reclaiming() {
+    let mut world = written(SHAPE);
+    for page in 0..16 {
+        world.touch_and_settle(page, Some(2));
+    }
+    world.pager.set_limit(4, &mut world.acts);
+    world.carry_out();
+    for _ in 0..4 {
+        let above = world.pager.used_pages().saturating_sub(4);
+        world.reclaim(above);
+        world.settle();
+    }
+    assert!(world.pager.used_pages() <= 4);
+    for page in 0..64 {
+        world.touch_and_settle(page, None);
+        assert!(world.pager.used_pages() <= 4);
+    }
+}
