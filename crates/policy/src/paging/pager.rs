@@ -231,6 +231,10 @@ impl Pager {
     }
 
     /// Another limit. Where more is used, [`Pager::reclaim`] brings it down; faults wait meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// Where nothing may be in memory.
     pub fn set_limit(&mut self, pages: u32, acts: &mut Vec<Act>) {
         assert!(pages > 0, "a program needs a page in memory");
         self.limit = pages;
@@ -243,15 +247,14 @@ impl Pager {
         if is_write {
             entry.set(TO_WRITE);
         }
-        if entry.is(FORGOTTEN) || entry.is(IN_LINE) || entry.state() == State::Reading {
-            // Whoever carries it out answers all that wait.
-            entry.set(WAITED);
-            return;
-        }
+        let is_under_way = entry.is(FORGOTTEN) || entry.is(IN_LINE);
         match entry.state() {
             State::Resident => self.map(page, acts),
+            // What is under way answers all that wait.
+            State::Reading => entry.set(WAITED),
+            _ if is_under_way => entry.set(WAITED),
             State::Unmapped => self.take_back(page, acts),
-            State::Fresh | State::OnDevice | State::Reading => {
+            State::Fresh | State::OnDevice => {
                 entry.set(WAITED);
                 self.enter(page, acts);
             }
@@ -268,11 +271,9 @@ impl Pager {
     pub fn pin(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
         let entry = self.table.at(page);
         entry.pins = entry.pins.checked_add(1).expect("fewer than 65,536 pins");
-        if entry.state() != State::Resident || entry.is(FORGOTTEN) {
-            self.fault(page, false, acts);
-        }
-        if self.state(page) == State::Resident {
-            self.table.leave(page);
+        match entry.state() {
+            State::Resident => self.table.leave(page),
+            _ => self.fault(page, false, acts),
         }
         self.state(page) == State::Resident
     }
@@ -281,7 +282,7 @@ impl Pager {
     pub fn unpin(&mut self, page: u32) {
         let entry = self.table.at(page);
         entry.pins = entry.pins.checked_sub(1).expect("it is pinned");
-        if entry.pins == 0 && entry.state() == State::Resident && !entry.is(FORGOTTEN) {
+        if entry.pins == 0 && entry.state() == State::Resident {
             self.table.push(Queue::Active, page);
         }
     }
@@ -527,14 +528,8 @@ impl Pager {
             acts.push(Act::Zero { page, writable });
             return self.keep(page, Queue::Inactive);
         };
-        entry.set_state(State::Reading);
-        self.reading += 1;
         self.counts.major_faults += 1;
-        acts.push(Act::Read {
-            page,
-            slot,
-            is_critical: true,
-        });
+        self.read(page, slot, true, acts);
         let others: Pages = self.ahead.fault(page, self.table.pages());
         for &other in others.as_slice() {
             self.read_ahead(other, acts);
@@ -551,15 +546,20 @@ impl Pager {
         if self.used >= self.limit || !self.line.is_empty() {
             return;
         }
-        entry.set_state(State::Reading);
         entry.set(AHEAD);
         self.used += 1;
-        self.reading += 1;
         self.counts.ahead += 1;
+        self.read(page, slot, false, acts);
+    }
+
+    /// Begins to read a page, which has its memory.
+    fn read(&mut self, page: u32, slot: u32, is_critical: bool, acts: &mut Vec<Act>) {
+        self.table.at(page).set_state(State::Reading);
+        self.reading += 1;
         acts.push(Act::Read {
             page,
             slot,
-            is_critical: false,
+            is_critical,
         });
     }
 

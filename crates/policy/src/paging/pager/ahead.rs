@@ -60,12 +60,15 @@ impl Ahead {
 
     /// A page that was read ahead is wanted.
     pub(super) fn hit(&mut self, page: u32) {
-        self.hits += 1;
+        self.hits = self.hits.saturating_add(1);
         self.note(page);
     }
 
     /// A page is to be read that nobody had read ahead; the others to read with it, of `pages`.
     pub(super) fn fault(&mut self, page: u32, pages: u32) -> Pages {
+        if self.rule == Prefetch::Off {
+            return Pages::default();
+        }
         let is_next = self.last.is_some_and(|last| page.abs_diff(last) == 1);
         self.note(page);
         let trend = match self.rule {
@@ -76,17 +79,14 @@ impl Ahead {
         let wanted = match std::mem::take(&mut self.hits) {
             0 if is_next || trend.is_some() || self.faults.is_multiple_of(TRY_ONE_IN) => 2,
             0 => 1,
-            hits => (hits + 2).next_power_of_two().min(CLUSTER_PAGES_MAX),
+            hits => (hits.min(CLUSTER_PAGES_MAX) + 2)
+                .next_power_of_two()
+                .min(CLUSTER_PAGES_MAX),
         };
         self.window = wanted.max(self.window / 2);
-        let window = if self.rule == Prefetch::Off {
-            1
-        } else {
-            self.window
-        };
         match trend {
-            Some(step) => Pages::along(page, step, window, pages),
-            None => Pages::around(page, window, pages),
+            Some(step) => Pages::along(page, step, self.window, pages),
+            None => Pages::around(page, self.window, pages),
         }
     }
 
