@@ -79,6 +79,12 @@ impl SwapError {
             _ => false,
         }
     }
+
+    /// Whether somebody else uses what was to be had.
+    pub(crate) fn is_busy(&self) -> bool {
+        let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+        matches!(self, SwapError::Os { error, .. } if is_busy(error))
+    }
 }
 
 /// Says what was tried on which file, where it fails.

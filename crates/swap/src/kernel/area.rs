@@ -73,10 +73,9 @@ impl Area {
         match source {
             Source::Machine => Area::of_machine(),
             Source::Zram => {
-                let zram = Zram::find()?;
-                let path = zram.path();
                 // Until it has a size it takes nothing, and may be somebody else's after all.
-                zram.set_up(size.unwrap_or_else(memory_of_machine))?;
+                let zram = Zram::take(size.unwrap_or_else(memory_of_machine))?;
+                let path = zram.path();
                 record.zram = Some(zram.clone());
                 record.swap = Some(path.clone());
                 record.save()?;

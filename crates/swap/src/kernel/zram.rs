@@ -14,6 +14,9 @@ const BLOCK: &str = "/sys/block";
 /// Best first: a fault waits for its page to be unpacked.
 const ALGORITHMS: [&str; 2] = ["lz4", "lzo-rle"];
 
+/// Others who look for one at the same moment may be so many times quicker.
+const TAKE_TRIES: u32 = 100;
+
 /// A device that nobody uses yet.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Zram {
@@ -23,8 +26,22 @@ pub struct Zram {
 }
 
 impl Zram {
+    /// One of so many bytes. The lock keeps only runs with the same records apart: another may take
+    /// a device after it was found unused, and what was set first holds.
+    pub(super) fn take(size: u64) -> Result<Zram, SwapError> {
+        let mut tries = 0;
+        loop {
+            let zram = Zram::find()?;
+            match zram.set_up(size) {
+                Ok(()) => return Ok(zram),
+                Err(error) if error.is_busy() && tries < TAKE_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// One that is there and unused, or else a new one.
-    pub(super) fn find() -> Result<Zram, SwapError> {
+    fn find() -> Result<Zram, SwapError> {
         let control = Path::new(CONTROL);
         if !control.exists() {
             return Err(SwapError::Unusable {
@@ -60,7 +77,7 @@ impl Zram {
     }
 
     /// Gives it a size in bytes, and the quickest algorithm that there is.
-    pub(super) fn set_up(&self, size: u64) -> Result<(), SwapError> {
+    fn set_up(&self, size: u64) -> Result<(), SwapError> {
         let known = fs::read_to_string(self.attribute("comp_algorithm")).unwrap_or_default();
         let known: Vec<&str> = known
             .split_whitespace()
@@ -79,13 +96,13 @@ impl Zram {
         if !self.attribute("reset").exists() {
             return Ok(());
         }
-        let path = self.attribute("reset");
-        fs::write(&path, "1").trying("reset", &path)?;
         if self.is_new {
+            // That resets it too; one that was reset first might be taken before it is removed.
             let path = Path::new(CONTROL).join("hot_remove");
-            fs::write(&path, self.number.to_string()).trying("remove a device by", &path)?;
+            return fs::write(&path, self.number.to_string()).trying("remove a device by", &path);
         }
-        Ok(())
+        let path = self.attribute("reset");
+        fs::write(&path, "1").trying("reset", &path)
     }
 
     /// The device.
