@@ -10,10 +10,15 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
+/// The processes of a control group.
+const PROCS: &str = "cgroup.procs";
 
-/// Where a run's memory goes here: a file beside this test's, or zram.
+/// What the runs of one test have: what it leaves where it fails is killed.
 struct Rig {
     dir: tempfile::TempDir,
+    /// Where runs write down what they made; other tests do not see it.
+    state: PathBuf,
+    /// Where memory goes: a file beside this test's, or zram.
     device: String,
 }
 
@@ -27,8 +32,7 @@ fn device_kind() -> &'static Result<&'static str, String> {
         for (kind, device) in [("file", file.as_str()), ("zram", "zram")] {
             let run = ["run", "--memory", "64M", "--device", device];
             let more = ["--device-size", "64M", "--no-probe", "--", "true"];
-            let output = Command::new(NYX)
-                .arg("swap")
+            let output = nyx_swap(&dir.path().join("state"))
                 .args(run)
                 .args(more)
                 .output()
@@ -56,7 +60,8 @@ fn rig(test: &str) -> Option<Rig> {
                 "file" => dir.path().join("swap").display().to_string(),
                 kind => kind.to_owned(),
             };
-            Some(Rig { dir, device })
+            let state = dir.path().join("state");
+            Some(Rig { dir, state, device })
         }
         Err(why) => {
             eprintln!("skipped {test}: no program can be run under nyx swap here: {why}");
@@ -65,15 +70,27 @@ fn rig(test: &str) -> Option<Rig> {
     }
 }
 
+/// `nyx swap`, which knows of the runs that are written down there.
+fn nyx_swap(state: &Path) -> Command {
+    let mut nyx = Command::new(NYX);
+    nyx.arg("swap").env("NYX_SWAP_STATE", state);
+    nyx
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }
 
 impl Rig {
+    /// `nyx swap`, which knows of this test's runs alone.
+    fn nyx(&self) -> Command {
+        nyx_swap(&self.state)
+    }
+
     /// `nyx swap run` in so much memory, with a device of its own.
     fn run(&self, memory: &str, flags: &[&str], command: &[&str]) -> Command {
-        let mut run = Command::new(NYX);
-        run.args(["swap", "run", "--memory", memory, "--device", &self.device]);
+        let mut run = self.nyx();
+        run.args(["run", "--memory", memory, "--device", &self.device]);
         run.args(["--device-size", "512M"])
             .args(flags)
             .arg("--")
@@ -93,19 +110,67 @@ impl Rig {
         let text = fs::read(self.dir.path().join(name)).unwrap();
         serde_json::from_slice(&text).unwrap()
     }
+
+    /// What `nyx swap status` knows of a launcher.
+    fn status_of(&self, launcher: u32) -> Option<serde_json::Value> {
+        let output = self.nyx().args(["status", "--json"]).output().unwrap();
+        let lines = text(&output.stdout);
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.into_iter().find(|line| line["launcher"] == launcher)
+    }
+
+    /// What its runs wrote down and have not taken down yet.
+    fn records(&self) -> Vec<serde_json::Value> {
+        let entries = fs::read_dir(&self.state).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let records = paths.filter(|path| path.extension().is_some_and(|name| name == "json"));
+        records
+            .filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok())
+            .collect()
+    }
+
+    /// Kills what runs in the groups of its runs; whether all is gone, and its launchers too.
+    fn kill_all(&self) -> bool {
+        let records = self.records();
+        let groups = records
+            .iter()
+            .filter_map(|record| record["groups"].as_array());
+        let dirs = groups.flatten().filter_map(|group| group.as_str());
+        let texts = dirs.filter_map(|dir| fs::read_to_string(Path::new(dir).join(PROCS)).ok());
+        let pids: Vec<String> = texts
+            .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        if !pids.is_empty() {
+            let _ = Command::new("kill").arg("-KILL").args(&pids).status();
+        }
+        let launchers = records
+            .iter()
+            .filter_map(|record| record["launcher"]["pid"].as_u64());
+        let mut launchers = launchers.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+        // A zombie has no program.
+        pids.is_empty() && !launchers.any(|exe| fs::read_link(exe).is_ok())
+    }
 }
 
-/// What `nyx swap status` knows of a launcher.
-fn status_of(launcher: u32) -> Option<serde_json::Value> {
-    let output = Command::new(NYX)
-        .args(["swap", "status", "--json"])
-        .output()
-        .unwrap();
-    let lines = text(&output.stdout);
-    let lines = lines
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    lines.into_iter().find(|line| line["launcher"] == launcher)
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.records().is_empty() {
+            return;
+        }
+        for name in ["end", "gone"] {
+            let _ = fs::write(self.dir.path().join(name), "");
+        }
+        let begin = Instant::now();
+        while !self.kill_all() && begin.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It fails, but not before it has taken down what others left.
+        let mut next = self.nyx();
+        next.args(["run", "--memory", "64M", "--device", "/nonexistent/swap"]);
+        let _ = next.args(["--", "true"]).output();
+    }
 }
 
 /// Waits for something that is on its way; fails where it never comes.
@@ -140,11 +205,16 @@ fn groups_of(launcher: u32) -> Vec<PathBuf> {
 /// Nothing of a run is there any more.
 fn is_clean(rig: &Rig, launcher: u32) {
     assert_eq!(groups_of(launcher), Vec::<PathBuf>::new());
-    assert!(status_of(launcher).is_none());
+    assert!(rig.status_of(launcher).is_none());
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let dir = rig.dir.path().display().to_string();
     assert!(!swaps.contains(&dir), "{swaps}");
     assert!(!rig.dir.path().join("swap").exists());
+}
+
+/// Whether a process goes on; a zombie does not.
+fn runs(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/cwd")).exists()
 }
 
 /// Sorts 48 MB of numbers in a buffer of their size, and gives their checksum.
@@ -243,13 +313,13 @@ fn a_signal_goes_on_to_the_program_and_what_it_left_is_waited_for() {
     let launcher = child.id();
     rig.until_ready();
     kill("TERM", launcher);
-    let program = until("status", || status_of(launcher))["program"]
-        .as_u64()
-        .unwrap();
-    until("end", || {
-        (!Path::new(&format!("/proc/{program}/cwd")).exists()).then_some(())
-    });
-    assert!(status_of(launcher).is_some(), "it waits for what was left");
+    let program = until("status", || rig.status_of(launcher))["program"].as_u64();
+    let program = u32::try_from(program.unwrap()).unwrap();
+    until("end", || (!runs(program)).then_some(()));
+    assert!(
+        rig.status_of(launcher).is_some(),
+        "it waits for what was left"
+    );
     fs::write(rig.dir.path().join("gone"), "").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(9));
@@ -276,7 +346,7 @@ fn orphan(rig: &Rig) -> (u32, u32) {
     let launcher = child.id();
     rig.until_ready();
     let program = until("program's number", || {
-        status_of(launcher)?["program"].as_u64()
+        rig.status_of(launcher)?["program"].as_u64()
     });
     child.kill().unwrap();
     child.wait().unwrap();
@@ -289,12 +359,13 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
         return;
     };
     let (launcher, program) = orphan(&rig);
-    let line = status_of(launcher).unwrap();
+    let line = rig.status_of(launcher).unwrap();
     assert_eq!(line["launcher_runs"], false);
     assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
 
     let other = Rig {
         dir: scratch(),
+        state: rig.state.clone(),
         device: rig.device.replace("/swap", "/swap2"),
     };
     let next = || {
@@ -315,6 +386,28 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
     is_clean(&rig, launcher);
 }
 
+#[test]
+fn what_one_test_leaves_no_other_sees_and_is_killed() {
+    let (Some(rig), Some(other)) = (rig("what_one_test_leaves"), rig("what_one_test_leaves"))
+    else {
+        return;
+    };
+    let (launcher, program) = orphan(&rig);
+    let mut next = other.run("64M", &["--no-probe", "--no-report"], &["true"]);
+    let output = next.output().unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output.stderr)),
+        (Some(0), String::new())
+    );
+    assert!(other.status_of(launcher).is_none());
+    assert!(rig.status_of(launcher).is_some());
+    assert!(runs(program));
+
+    drop(rig);
+    assert_eq!(groups_of(launcher), Vec::<PathBuf>::new());
+    assert!(!runs(program));
+}
+
 /// Lets an orphan end, and waits until it has.
 fn end(rig: &Rig, launcher: u32) {
     fs::write(rig.dir.path().join("end"), "").unwrap();
@@ -323,7 +416,7 @@ fn end(rig: &Rig, launcher: u32) {
 }
 
 fn is_empty(group: &Path) -> bool {
-    fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty())
+    fs::read_to_string(group.join(PROCS)).is_ok_and(|procs| procs.is_empty())
 }
 
 #[test]
@@ -332,15 +425,13 @@ fn a_process_that_has_a_limit_can_be_attached_to_and_has_it_back_afterwards() {
         return;
     };
     let (launcher, program) = orphan(&rig);
-    let mut attach = Command::new(NYX);
-    attach.args(["swap", "attach", &program.to_string(), "--memory", "32M"]);
+    let mut attach = rig.nyx();
+    attach.args(["attach", &program.to_string(), "--memory", "32M"]);
     let attached = attach.stderr(Stdio::piped()).spawn().unwrap();
     until("new limit", || {
-        (status_of(launcher)?["limit_bytes"] == 32 << 20).then_some(())
+        (rig.status_of(launcher)?["limit_bytes"] == 32 << 20).then_some(())
     });
-    let second = Command::new(NYX)
-        .args(["swap", "attach", &program.to_string()])
-        .output();
+    let second = rig.nyx().args(["attach", &program.to_string()]).output();
     let second = second.unwrap();
     assert_eq!(second.status.code(), Some(64));
     assert!(text(&second.stderr).contains(&attached.id().to_string()));
@@ -348,7 +439,7 @@ fn a_process_that_has_a_limit_can_be_attached_to_and_has_it_back_afterwards() {
     kill("INT", attached.id());
     let output: Output = attached.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(status_of(launcher).unwrap()["limit_bytes"], 64 << 20);
+    assert_eq!(rig.status_of(launcher).unwrap()["limit_bytes"], 64 << 20);
     end(&rig, launcher);
     let mut next = rig.run("64M", &["--no-probe", "--no-report"], &["true"]);
     assert!(next.output().unwrap().status.success());
@@ -361,10 +452,9 @@ fn a_file_that_is_no_swap_area_is_refused_and_stays_as_it_is() {
     let path = dir.path().join("letters.txt");
     fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
     let device = path.display().to_string();
-    let run = [
-        "swap", "run", "--memory", "64M", "--device", &device, "--", "true",
-    ];
-    let output = Command::new(NYX).args(run).output().unwrap();
+    let run = ["run", "--memory", "64M", "--device", &device, "--", "true"];
+    let output = nyx_swap(&dir.path().join("state")).args(run).output();
+    let output = output.unwrap();
     assert!(!output.status.success());
     assert_eq!(fs::read(&path).unwrap(), vec![b'a'; 1 << 20]);
 }

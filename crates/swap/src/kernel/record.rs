@@ -20,6 +20,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+/// Names the directory of the records in the environment. What records name is taken down: nobody
+/// else may write there.
+const PLACE_VARIABLE: &str = "NYX_SWAP_STATE";
+
 /// Where the records of this user are.
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -81,13 +85,15 @@ const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
 impl Registry {
-    /// That of this user: under `/run`, or where runtime files of users are.
+    /// That of this user: where [`PLACE_VARIABLE`] says, or else under `/run`, or where runtime
+    /// files of users are.
     pub fn open() -> Result<Registry, SwapError> {
-        let of_user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let places = [Some(PathBuf::from("/run")), of_user];
+        Registry::first_of(places())
+    }
+
+    fn first_of(places: Vec<PathBuf>) -> Result<Registry, SwapError> {
         let mut refused = None;
-        for place in places.into_iter().flatten() {
-            let dir = place.join("nyx/swap");
+        for dir in places {
             match fs::create_dir_all(&dir) {
                 Ok(()) => return Ok(Registry { dir }),
                 Err(error) => refused = refused.or(Some((dir, error))),
@@ -232,6 +238,19 @@ impl Process {
     /// Whether it still runs.
     pub fn runs(&self) -> bool {
         Process::of(self.pid).as_ref() == Some(self)
+    }
+}
+
+/// Where records may be, best first; at least one.
+fn places() -> Vec<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    match of(PLACE_VARIABLE) {
+        Some(dir) => vec![PathBuf::from(dir)],
+        None => [Some("/run".into()), of("XDG_RUNTIME_DIR")]
+            .into_iter()
+            .flatten()
+            .map(|parent| Path::new(&parent).join("nyx/swap"))
+            .collect(),
     }
 }
 
