@@ -231,7 +231,7 @@ impl Process {
     /// One that runs; none where it does not.
     pub fn of(pid: u32) -> Option<Process> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let start_ticks = start_ticks(&text)?;
+        let start_ticks = start_ticks_of_running(&text)?;
         Some(Process { pid, start_ticks })
     }
 
@@ -254,10 +254,14 @@ fn places() -> Vec<PathBuf> {
     }
 }
 
-/// Field 22 of proc_pid_stat(5). The second is a name in brackets, which may hold anything.
-fn start_ticks(stat: &str) -> Option<u64> {
+/// Field 22 of proc_pid_stat(5); none of a process that has ended and is only not waited for yet,
+/// which field 3 tells. The second is a name in brackets, which may hold anything.
+fn start_ticks_of_running(stat: &str) -> Option<u64> {
     let (_, after) = stat.rsplit_once(')')?;
-    after.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = after.split_whitespace();
+    let state = fields.next()?;
+    let has_ended = matches!(state, "Z" | "X" | "x");
+    fields.nth(18).filter(|_| !has_ended)?.parse().ok()
 }
 
 fn remove_group(group: &Path) -> Result<(), SwapError> {
@@ -302,6 +306,8 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_is_told_from_a_later_one_of_its_number() {
@@ -312,10 +318,23 @@ mod tests {
             ..own
         };
         assert!(!later.runs());
-        assert_eq!(
-            start_ticks("7 (a) b (c)) S 1 7 7 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4711 9 9"),
-            Some(4711)
-        );
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4711 9 9";
+        assert_eq!(start_ticks_of_running(stat), Some(4711));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_and_is_not_waited_for_does_not_run() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert!(process.runs());
+        drop(child.stdin.take());
+        // Its end is seen, and it stays a zombie.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), ended).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        assert!(stat.contains(") Z "), "{stat}");
+        assert!(!process.runs());
+        child.wait().unwrap();
     }
 
     #[test]
