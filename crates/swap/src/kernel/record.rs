@@ -91,16 +91,24 @@ impl Registry {
         Registry::first_of(places())
     }
 
+    /// The first in which this user may lock: one that is there may be another user's.
     fn first_of(places: Vec<PathBuf>) -> Result<Registry, SwapError> {
         let mut refused = None;
         for dir in places {
-            match fs::create_dir_all(&dir) {
-                Ok(()) => return Ok(Registry { dir }),
-                Err(error) => refused = refused.or(Some((dir, error))),
+            let made = fs::create_dir_all(&dir).trying("make", &dir);
+            let registry = Registry { dir };
+            match made.and_then(|()| registry.open_lock()) {
+                Ok(_) => return Ok(registry),
+                Err(error) => refused = refused.or(Some(error)),
             }
         }
-        let (dir, error) = refused.expect("there is a first place");
-        Err(error).trying("make", &dir)
+        Err(refused.expect("there is a first place"))
+    }
+
+    /// All that this user may see, those of others too.
+    pub fn seen() -> Vec<Registry> {
+        let dirs = places().into_iter();
+        dirs.map(Registry::at).collect()
     }
 
     /// One in a directory that is there.
@@ -110,10 +118,14 @@ impl Registry {
 
     /// Waits until nobody else sets up or takes down.
     pub fn lock(&self) -> Result<Lock, SwapError> {
-        let path = self.dir.join("lock");
-        let file = File::create(&path).trying("make", &path)?;
-        flock(&file, FlockOperation::LockExclusive).trying("lock", &path)?;
+        let file = self.open_lock()?;
+        flock(&file, FlockOperation::LockExclusive).trying("lock", &self.dir)?;
         Ok(Lock(file))
+    }
+
+    fn open_lock(&self) -> Result<File, SwapError> {
+        let path = self.dir.join("lock");
+        File::create(&path).trying("make", &path)
     }
 
     /// A new record of this process; nothing is written yet.
@@ -132,7 +144,7 @@ impl Registry {
         }
     }
 
-    /// All records. What cannot be read is none.
+    /// All records. What is not there or cannot be read is none.
     pub fn records(&self) -> Vec<Record> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
@@ -335,6 +347,19 @@ mod tests {
         assert!(stat.contains(") Z "), "{stat}");
         assert!(!process.runs());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_place_in_which_nobody_may_lock_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let [theirs, own] = ["theirs", "own"].map(|name| dir.path().join(name));
+        // A lock that cannot be opened, by root neither.
+        fs::create_dir_all(theirs.join("lock")).unwrap();
+        let found = Registry::first_of(vec![theirs.clone(), own.clone()]).unwrap();
+        assert_eq!(found.dir, own);
+        let error = Registry::first_of(vec![theirs.clone()]).unwrap_err();
+        let lock = theirs.join("lock").display().to_string();
+        assert!(error.to_string().contains(&lock), "{error}");
     }
 
     #[test]

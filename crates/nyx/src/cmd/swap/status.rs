@@ -38,11 +38,10 @@ struct Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let lines: Vec<Line> = Registry::open()?
-        .records()
-        .iter()
-        .filter_map(Line::of)
-        .collect();
+    let records = Registry::seen()
+        .into_iter()
+        .flat_map(|registry| registry.records());
+    let lines: Vec<Line> = records.filter_map(|record| Line::of(&record)).collect();
     if args.json {
         for line in &lines {
             println!(
