@@ -186,19 +186,19 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn groups_of(launcher: u32) -> Vec<PathBuf> {
-    fn below(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
+    fn below(dir: &Path, prefix: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name() == name {
+                if entry.file_name().to_string_lossy().starts_with(prefix) {
                     found.push(entry.path());
                 }
-                below(&entry.path(), name, found);
+                below(&entry.path(), prefix, found);
             }
         }
     }
     let mut found = Vec::new();
     let root = Path::new("/sys/fs/cgroup");
-    below(root, &format!("nyx-swap-{launcher}"), &mut found);
+    below(root, &format!("nyx-swap-{launcher}-"), &mut found);
     found
 }
 
@@ -362,6 +362,10 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
     let line = rig.status_of(launcher).unwrap();
     assert_eq!(line["launcher_runs"], false);
     assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
+    let start_ticks = &rig.records()[0]["launcher"]["start_ticks"];
+    let name = format!("nyx-swap-{launcher}-{start_ticks}");
+    assert!(groups_of(launcher).iter().all(|dir| dir.ends_with(&name)));
+    assert!(!groups_of(launcher).is_empty(), "they are called {name}");
 
     let other = Rig {
         dir: scratch(),

@@ -131,8 +131,12 @@ impl Registry {
     /// A new record of this process; nothing is written yet.
     pub fn record(&self, command: Vec<String>) -> Record {
         let launcher = Process::of(std::process::id()).expect("this process runs");
+        self.record_of(launcher, command)
+    }
+
+    fn record_of(&self, launcher: Process, command: Vec<String>) -> Record {
         Record {
-            path: self.dir.join(format!("{}.json", launcher.pid)),
+            path: self.dir.join(format!("{}.json", launcher.name())),
             launcher,
             program: None,
             command,
@@ -245,6 +249,11 @@ impl Process {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let start_ticks = start_ticks_of_running(&text)?;
         Some(Process { pid, start_ticks })
+    }
+
+    /// A name that no other process has had since the machine began.
+    pub(super) fn name(&self) -> String {
+        format!("{}-{}", self.pid, self.start_ticks)
     }
 
     /// Whether it still runs.
@@ -360,6 +369,20 @@ mod tests {
         let error = Registry::first_of(vec![theirs.clone()]).unwrap_err();
         let lock = theirs.join("lock").display().to_string();
         assert!(error.to_string().contains(&lock), "{error}");
+    }
+
+    #[test]
+    fn a_later_process_of_the_same_number_has_a_record_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let own = Process::of(std::process::id()).unwrap();
+        let launchers = [own.start_ticks, own.start_ticks + 1];
+        let launchers = launchers.map(|start_ticks| Process { start_ticks, ..own });
+        for launcher in launchers {
+            registry.record_of(launcher, Vec::new()).save().unwrap();
+        }
+        let found: Vec<Process> = registry.records().iter().map(|one| one.launcher).collect();
+        assert_eq!(found, launchers);
     }
 
     #[test]

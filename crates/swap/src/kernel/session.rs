@@ -377,7 +377,7 @@ struct Setup {
 impl Setup {
     fn make_group(&mut self) -> Result<Group, SwapError> {
         let hierarchy = Hierarchy::find()?;
-        let name = format!("nyx-swap-{}", self.record.launcher.pid);
+        let name = format!("nyx-swap-{}", self.record.launcher.name());
         let places = hierarchy.places(&name).into_iter();
         let dirs = places.flat_map(|(dir, pressure)| [Some(dir), pressure]);
         let mut dirs: Vec<PathBuf> = dirs.flatten().collect();
