@@ -451,6 +451,39 @@ fn a_process_that_has_a_limit_can_be_attached_to_and_has_it_back_afterwards() {
 }
 
 #[test]
+fn a_limit_that_somebody_else_has_set_meanwhile_stays() {
+    let Some(rig) = rig("a_limit_that_somebody_else_has_set") else {
+        return;
+    };
+    let (launcher, program) = orphan(&rig);
+    let mut attach = rig.nyx();
+    attach.args(["attach", &program.to_string(), "--memory", "32M"]);
+    // A reclaimer of version 1 would set its own again.
+    attach.args(["--pool", "off"]);
+    let attached = attach.stderr(Stdio::piped()).spawn().unwrap();
+    let has_limit = |bytes: u64| rig.status_of(launcher).unwrap()["limit_bytes"] == bytes;
+    until("new limit", || has_limit(32 << 20).then_some(()));
+    // All is set up only then: a run that waits for the lock has it.
+    let next = || {
+        let mut next = rig.nyx();
+        next.args(["attach", &program.to_string()])
+            .output()
+            .unwrap()
+    };
+    assert!(!next().status.success());
+
+    let names = ["memory.limit_in_bytes", "memory.max"];
+    let files = groups_of(launcher).into_iter();
+    let mut files = files.flat_map(|dir| names.map(|name| dir.join(name)));
+    let file = files.find(|file| file.exists()).unwrap();
+    fs::write(file, (48 << 20).to_string()).unwrap();
+    kill("INT", attached.id());
+    let output = attached.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(has_limit(48 << 20));
+}
+
+#[test]
 fn a_file_that_is_no_swap_area_is_refused_and_stays_as_it_is() {
     let dir = scratch();
     let path = dir.path().join("letters.txt");

@@ -15,9 +15,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A limit that version 1 shows where there is none is above this.
 const NO_LIMIT: u64 = 1 << 60;
+/// That of a group without one.
+pub(super) const UNLIMITED: u64 = u64::MAX;
+/// No limit that can be.
+const NEVER: u64 = u64::MAX - 1;
 /// Longest file of one number.
 const NUMBER_BYTES: usize = 32;
 
@@ -30,6 +36,8 @@ pub struct Group {
     pressure: Option<PathBuf>,
     used: File,
     limit: File,
+    /// The limit that was set last, as the kernel shows it.
+    last_set: AtomicU64,
     /// Version 2's.
     reclaim: Option<File>,
 }
@@ -104,6 +112,7 @@ impl Group {
             version,
             used: open(used, false)?,
             limit: open(limit, true)?,
+            last_set: AtomicU64::new(NEVER),
             reclaim,
             dir,
             pressure,
@@ -182,7 +191,21 @@ impl Group {
             (None, Version::V1) => "-1".to_owned(),
             (None, Version::V2) => "max".to_owned(),
         };
-        put(&self.limit, &text).trying("limit", &self.dir)
+        put(&self.limit, &text).trying("limit", &self.dir)?;
+        self.last_set.store(bytes.map_or(UNLIMITED, shown), Relaxed);
+        Ok(())
+    }
+
+    /// The limit in force, or [`UNLIMITED`].
+    pub(super) fn shown_limit(&self) -> u64 {
+        self.limit().unwrap_or(UNLIMITED)
+    }
+
+    /// What [`Group::shown_limit`] is where nobody has set a limit after this process last did; none
+    /// where it never did.
+    pub(super) fn last_set(&self) -> Option<u64> {
+        let last = self.last_set.load(Relaxed);
+        (last != NEVER).then_some(last)
     }
 
     /// Reclaims until `down_to` bytes are used, of the `limit` that it has, as far as that can be.
@@ -289,6 +312,14 @@ impl Group {
 /// A control file takes what is written in one piece.
 fn put(mut file: &File, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
+}
+
+/// A limit as it is read again: in whole pages.
+fn shown(bytes: u64) -> u64 {
+    match bytes < NO_LIMIT {
+        true => bytes - bytes % rustix::param::page_size() as u64,
+        false => UNLIMITED,
+    }
 }
 
 /// Whether as much was done as could be just now.

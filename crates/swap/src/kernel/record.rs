@@ -9,13 +9,14 @@
 //! *Thread safety*: [`Registry::lock`] keeps all runs of one user apart while one of them sets
 //! up or takes down.
 
-use super::group::Group;
+use super::group::{Group, UNLIMITED};
 use super::table;
 use super::zram::Zram;
 use crate::error::{SwapError, Trying};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -53,6 +54,9 @@ pub struct Record {
     pub zram: Option<Zram>,
     /// The limit that a group had which it did not make, in bytes: it gets it back.
     pub limit_before: Option<Option<u64>>,
+    /// It gets it back where the limit that it has is one of these, which this run may have set:
+    /// another is somebody else's, and stays.
+    pub limits_set: RangeInclusive<u64>,
     #[serde(skip)]
     path: PathBuf,
 }
@@ -145,6 +149,7 @@ impl Registry {
             file: None,
             zram: None,
             limit_before: None,
+            limits_set: 0..=UNLIMITED,
         }
     }
 
@@ -207,7 +212,7 @@ impl Record {
         for group in &self.groups {
             note(match self.limit_before {
                 None => remove_group(group),
-                Some(limit) => give_back_limit(group, limit),
+                Some(limit) => give_back_limit(group, limit, &self.limits_set),
             });
         }
         if !left.is_empty() {
@@ -298,9 +303,17 @@ fn remove_group(group: &Path) -> Result<(), SwapError> {
     }
 }
 
-fn give_back_limit(group: &Path, limit: Option<u64>) -> Result<(), SwapError> {
-    match group.exists() {
-        true => Group::at(group.to_owned())?.set_limit(limit),
+fn give_back_limit(
+    group: &Path,
+    limit: Option<u64>,
+    set: &RangeInclusive<u64>,
+) -> Result<(), SwapError> {
+    if !group.exists() {
+        return Ok(());
+    }
+    let group = Group::at(group.to_owned())?;
+    match set.contains(&group.shown_limit()) {
+        true => group.set_limit(limit),
         false => Ok(()),
     }
 }
@@ -383,6 +396,33 @@ mod tests {
         }
         let found: Vec<Process> = registry.records().iter().map(|one| one.launcher).collect();
         assert_eq!(found, launchers);
+    }
+
+    #[test]
+    fn a_limit_is_given_back_only_where_nobody_else_has_set_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("group");
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("memory.usage_in_bytes"), "0").unwrap();
+        let limit = group.join("memory.limit_in_bytes");
+        let (before, ours, theirs) = (64 << 20, 32 << 20, 48 << 20);
+        let mut record = Registry::at(dir.path().to_owned()).record(Vec::new());
+        record.groups.push(group);
+        record.limit_before = Some(Some(before));
+        for (set, now, after) in [
+            (ours..=ours, ours, before),
+            (ours..=ours, theirs, theirs),
+            // A launcher that was killed: what it was about is not known better.
+            (0..=ours, ours - 4096, before),
+            (0..=ours, theirs, theirs),
+            (0..=UNLIMITED, theirs, before),
+        ] {
+            fs::write(&limit, now.to_string()).unwrap();
+            record.limits_set = set.clone();
+            assert!(record.take_down().is_empty());
+            let left = fs::read_to_string(&limit).unwrap();
+            assert_eq!(left, after.to_string(), "{set:?}, {now}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! *Thread safety*: one owner; [`Remote`] sends signals from anywhere.
 
 use super::area::{Area, Source};
-use super::group::{Counts, Group};
-use super::hierarchy::Hierarchy;
+use super::group::{Counts, Group, UNLIMITED};
+use super::hierarchy::{Hierarchy, Version};
 use super::probe::ProbeReport;
 use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
 use super::record::{Lock, Record, Registry, Residue};
@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -205,6 +206,8 @@ impl Session {
         let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
         let counts = group.counts();
         limit_attached(plan, &group, before, pid)?;
+        setup.record.limits_set = limits_to_be_set(plan, &group);
+        setup.record.save()?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         let program = Program {
             child: None,
@@ -321,6 +324,13 @@ impl Session {
     }
 
     fn take_down(&mut self) -> Vec<Residue> {
+        if let Some(before) = self.record.limit_before {
+            let before = before.unwrap_or(UNLIMITED);
+            let last = self.group.last_set().unwrap_or(before);
+            self.record.limits_set = last..=last;
+            // Without it the next run knows less, where something is left for it.
+            let _ = self.record.save();
+        }
         match self.registry.lock() {
             Ok(_lock) => self.record.take_down(),
             Err(error) => vec![Residue::Refused(error)],
@@ -488,6 +498,17 @@ fn limit_attached(
     let wanted = used.saturating_sub(first);
     let reason = format!("{freed} bytes of its memory could be reclaimed, of {wanted}");
     Err(SwapError::NotAttachable { pid, reason })
+}
+
+/// The limits that a group which is attached to may be found with where this process is killed.
+fn limits_to_be_set(plan: &Plan, group: &Group) -> RangeInclusive<u64> {
+    let limit = group.shown_limit();
+    match (plan.memory, group.version()) {
+        (Some(Memory::Percent(_) | Memory::Slowdown(_)), _) => 0..=UNLIMITED,
+        // It is lowered to reclaim.
+        (_, Version::V1) => 0..=limit,
+        (_, Version::V2) => limit..=limit,
+    }
 }
 
 /// For a group that has none.
