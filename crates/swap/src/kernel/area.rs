@@ -8,7 +8,7 @@
 //!
 //! *Thread safety*: whoever sets one up or takes one down holds the registry's lock.
 
-use super::record::Record;
+use super::record::{OwnFile, Record};
 use super::table;
 use super::zram::Zram;
 use crate::error::{SwapError, Trying};
@@ -90,9 +90,10 @@ impl Area {
                     record.save()?;
                 } else {
                     // An empty file first: what cannot be made is somebody else's, and stays.
-                    create(path)?;
-                    record.file = Some(absolute(path)?);
-                    record.swap.clone_from(&record.file);
+                    let file = create(path)?;
+                    let at = absolute(path)?;
+                    record.swap = Some(at.clone());
+                    record.file = Some(OwnFile::of(at, &file).trying("look at", path)?);
                     record.save()?;
                     fill(path, size)?;
                 }
@@ -140,10 +141,10 @@ impl Area {
     }
 }
 
-fn create(path: &Path) -> Result<(), SwapError> {
+fn create(path: &Path) -> Result<File, SwapError> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
-    file.trying("make", path).map(drop)
+    file.trying("make", path)
 }
 
 /// Gives a new file that size, or that of half of what is free, but no more than the machine has

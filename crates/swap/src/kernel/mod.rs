@@ -33,7 +33,7 @@ pub use group::{Counts, Group};
 pub use hierarchy::{Hierarchy, Version};
 pub use probe::{ProbeReport, probe};
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
-pub use record::{Process, Record, Registry, Residue};
+pub use record::{OwnFile, Process, Record, Registry, Residue};
 pub use report::Report;
 pub use session::{Memory, Plan, Probe, Remote, Session};
 

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub struct Record {
     /// A swap area that it turned on.
     pub swap: Option<PathBuf>,
     /// A file that it made.
-    pub file: Option<PathBuf>,
+    pub file: Option<OwnFile>,
     /// A zram device that it took.
     pub zram: Option<Zram>,
     /// The limit that a group had which it did not make, in bytes: it gets it back.
@@ -59,6 +60,17 @@ pub struct Record {
     pub limits_set: RangeInclusive<u64>,
     #[serde(skip)]
     path: PathBuf,
+}
+
+/// A file that can be told from another one that stands at its path later.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct OwnFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its filesystem's number.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
 }
 
 /// A process that can be told from a later one of the same number.
@@ -221,13 +233,19 @@ impl Record {
         }
         let mut note =
             |result: Result<(), SwapError>| left.extend(result.err().map(Residue::Refused));
+        if self.file.as_ref().is_some_and(OwnFile::is_replaced) {
+            // What stands there now was not made here, nor turned on.
+            let _ = fs::remove_file(&self.path);
+            return left;
+        }
         // A device that is still on is not to be reset, nor a file removed.
         let is_off = self.swap.as_deref().map_or(Ok(()), turn_off);
         if let Err(error) = is_off {
             note(Err(error));
         } else {
             note(self.zram.as_ref().map_or(Ok(()), Zram::take_down));
-            note(self.file.as_deref().map_or(Ok(()), remove_file));
+            let path = self.file.as_ref().map(|file| file.path.as_path());
+            note(path.map_or(Ok(()), remove_file));
         }
         if left.is_empty() {
             let _ = fs::remove_file(&self.path);
@@ -245,6 +263,24 @@ impl Record {
             (!pids.is_empty()).then_some(Residue::Running { group, pids })
         })
         .next()
+    }
+}
+
+impl OwnFile {
+    /// One that was just made at this path.
+    pub(super) fn of(path: PathBuf, file: &File) -> io::Result<OwnFile> {
+        let data = file.metadata()?;
+        Ok(OwnFile {
+            path,
+            device: data.dev(),
+            inode: data.ino(),
+        })
+    }
+
+    /// Whether something else stands at its path.
+    fn is_replaced(&self) -> bool {
+        let data = fs::symlink_metadata(&self.path);
+        data.is_ok_and(|data| (data.dev(), data.ino()) != (self.device, self.inode))
     }
 }
 
@@ -426,13 +462,30 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_stands_where_one_was_made_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let [path, other] = ["swap", "other"].map(|name| dir.path().join(name));
+        let made = File::create(&path).unwrap();
+        let mut record = registry.record(Vec::new());
+        record.file = Some(OwnFile::of(path.clone(), &made).unwrap());
+        record.swap = Some(path.clone());
+        record.save().unwrap();
+        fs::write(&other, "theirs").unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert!(record.take_down().is_empty());
+        assert_eq!(fs::read(&path).unwrap(), b"theirs");
+        assert!(registry.records().is_empty(), "its own file is gone");
+    }
+
+    #[test]
     fn a_record_is_found_again_and_only_without_its_launcher_taken_down() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::at(dir.path().to_owned());
         let file = dir.path().join("swap");
-        fs::write(&file, "x").unwrap();
+        let made = File::create(&file).unwrap();
         let mut record = registry.record(vec!["sort".to_owned()]);
-        record.file = Some(file.clone());
+        record.file = Some(OwnFile::of(file.clone(), &made).unwrap());
         record.save().unwrap();
         assert_eq!(registry.records(), std::slice::from_ref(&record));
 
