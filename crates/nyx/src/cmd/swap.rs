@@ -31,8 +31,8 @@ use std::time::Duration;
   nyx swap attach 4711                   keep memory free for a process that has a limit already
 
 What runs made is written down in /run/nyx/swap, or $XDG_RUNTIME_DIR/nyx/swap where that is refused.
-The environment variable NYX_SWAP_STATE names another directory, which nobody else may write to; runs
-of one directory do not know of those of another.
+The environment variable NYX_SWAP_STATE names another directory, which nobody else may write to;
+runs of one directory do not know of those of another.
 
 docs/swap.md says when to use what, what it costs, and what it cannot do."
 )]

@@ -201,8 +201,8 @@ impl Group {
         self.limit().unwrap_or(UNLIMITED)
     }
 
-    /// What [`Group::shown_limit`] is where nobody has set a limit after this process last did; none
-    /// where it never did.
+    /// What [`Group::shown_limit`] is where nobody has set a limit after this process last did;
+    /// none where it never did.
     pub(super) fn last_set(&self) -> Option<u64> {
         let last = self.last_set.load(Relaxed);
         (last != NEVER).then_some(last)
