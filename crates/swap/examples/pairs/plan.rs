@@ -1,0 +1,221 @@
+//! What is run, in which order.
+//!
+//! What it never does: run it.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Program {
+    /// 1 GiB of random integers, sorted.
+    Sort,
+    /// PageRank of 7.5 million edges.
+    Pagerank,
+    /// 100 MiB, page by page in random order.
+    TouchRandom,
+    /// 100 MiB, page by page in order.
+    TouchInOrder,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Device {
+    /// Compressed memory.
+    Zram,
+    /// A file in the target directory.
+    Disk,
+    /// A loop device on a file in memory.
+    Loop,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Engine {
+    /// No limit that is felt; what others are compared with.
+    #[value(skip)]
+    Unlimited,
+    /// The kernel alone.
+    Linux,
+    /// The kernel alone, with a program that waits instead of being killed.
+    LinuxWait,
+    /// The kernel's swap with the reclaimer.
+    Kernel,
+}
+
+/// What results can be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Kind {
+    pub(crate) program: Program,
+    pub(crate) scale: u32,
+    pub(crate) build: String,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Key {
+    #[serde(flatten)]
+    pub(crate) kind: Kind,
+    pub(crate) device: Device,
+    pub(crate) ratio_percent: u8,
+    pub(crate) engine: Engine,
+    pub(crate) round: u32,
+}
+
+impl Program {
+    pub(crate) const ALL: [Program; 4] = [
+        Program::Sort,
+        Program::Pagerank,
+        Program::TouchRandom,
+        Program::TouchInOrder,
+    ];
+
+    /// The example, and what it is told.
+    pub(crate) fn command(self, scale: u32) -> (&'static str, Vec<String>) {
+        let mib = (100 / scale).max(1).to_string();
+        let scale = scale.to_string();
+        let (name, words) = match self {
+            Program::Sort => ("programs", vec!["--scale", &scale, "sort"]),
+            Program::Pagerank => ("programs", vec!["--scale", &scale, "pagerank"]),
+            Program::TouchRandom => ("touch", vec![mib.as_str(), "random"]),
+            Program::TouchInOrder => ("touch", vec![mib.as_str(), "sequential"]),
+        };
+        (name, words.into_iter().map(str::to_owned).collect())
+    }
+}
+
+impl Engine {
+    pub(crate) const ALL: [Engine; 3] = [Engine::Linux, Engine::LinuxWait, Engine::Kernel];
+
+    /// What `nyx swap run` is told.
+    pub(crate) fn flags(self) -> [&'static str; 4] {
+        match self {
+            Engine::Unlimited | Engine::LinuxWait => ["--pool", "off", "--oom", "wait"],
+            Engine::Linux => ["--pool", "off", "--oom", "kill"],
+            Engine::Kernel => ["--pool", "auto", "--oom", "wait"],
+        }
+    }
+}
+
+impl Key {
+    /// The run without a limit. Its device holds nothing; there has to be one.
+    pub(crate) fn unlimited(kind: Kind, devices: &[Device]) -> Key {
+        let has_zram = devices.contains(&Device::Zram);
+        Key {
+            kind,
+            device: if has_zram { Device::Zram } else { Device::Disk },
+            ratio_percent: 100,
+            engine: Engine::Unlimited,
+            round: 0,
+        }
+    }
+}
+
+/// Runs of one program on one device: the engines take turns within each ratio.
+pub(crate) fn turns(
+    kind: &Kind,
+    device: Device,
+    ratios: &[u8],
+    rounds: u32,
+    engines: &[Engine],
+) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for &ratio_percent in ratios {
+        for round in 1..=rounds {
+            keys.extend(engines.iter().map(|&engine| Key {
+                kind: kind.clone(),
+                device,
+                ratio_percent,
+                engine,
+                round,
+            }));
+        }
+    }
+    keys
+}
+
+/// As it is written on the command line and in the log.
+fn name(value: impl Serialize) -> String {
+    let value = serde_json::to_value(value).expect("a name can be written");
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&name(self))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&name(self))
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&name(self))
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, device, ratio) = (&self.kind, self.device, self.ratio_percent);
+        let (engine, round) = (self.engine, self.round);
+        write!(f, "{kind}, {device}, {ratio} %, {engine}, round {round}")
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.program)?;
+        if self.scale > 1 {
+            write!(f, " / {}", self.scale)?;
+        }
+        match self.build.as_str() {
+            "release" => Ok(()),
+            build => write!(f, " ({build})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_take_turns_within_a_ratio() {
+        let kind = Kind {
+            program: Program::Sort,
+            scale: 1,
+            build: "release".to_owned(),
+        };
+        let engines = [Engine::Linux, Engine::Kernel];
+        let keys = turns(&kind, Device::Zram, &[80, 20], 2, &engines);
+        let order: Vec<_> = keys
+            .iter()
+            .map(|key| (key.ratio_percent, key.round, key.engine))
+            .collect();
+        let (a, b) = (Engine::Linux, Engine::Kernel);
+        assert_eq!(order[..4], [(80, 1, a), (80, 1, b), (80, 2, a), (80, 2, b)]);
+        assert_eq!(order[4..], [(20, 1, a), (20, 1, b), (20, 2, a), (20, 2, b)]);
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for program in Program::ALL {
+            assert_eq!(Program::from_str(&program.to_string(), false), Ok(program));
+        }
+        for engine in Engine::ALL {
+            assert_eq!(Engine::from_str(&engine.to_string(), false), Ok(engine));
+        }
+        assert_eq!(Program::TouchInOrder.command(4).1, ["25", "sequential"]);
+    }
+}

@@ -1,0 +1,270 @@
+//! A table of runs, in Markdown.
+//!
+//! What it never does: compare runs that failed, or of which one is missing; put runs of different
+//! builds or sizes into one row.
+
+use crate::log::{Report, Row};
+use crate::plan::{Device, Engine, Kind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Runs that differ by engine and round only.
+type Place = (Kind, Device, u8);
+
+const HEAD: &str = "# Programs in less memory than they use
+
+Real figures: real programs, real control groups, this machine's devices, in real time. Medians of
+runs that ended well with the right result; the engines took turns. `linux` is the kernel alone
+(`--pool off --oom kill`), `linux-wait` the same but for `--oom wait`, `kernel` the kernel's swap
+with the reclaimer (`--pool auto --oom wait`).
+";
+
+pub(crate) fn markdown(rows: &[Row]) -> String {
+    // Sorted, so that equal logs make equal tables.
+    let mut places: BTreeMap<Place, Vec<&Row>> = BTreeMap::new();
+    for row in rows
+        .iter()
+        .filter(|row| row.key.engine != Engine::Unlimited)
+    {
+        let key = &row.key;
+        let place = (key.kind.clone(), key.device, key.ratio_percent);
+        places.entry(place).or_default().push(row);
+    }
+    let mut text = HEAD.to_owned();
+    text += &unlimited(rows);
+    text += &ratios(&places);
+    text += &medians(&places);
+    text += &failures(&places);
+    text
+}
+
+fn unlimited(rows: &[Row]) -> String {
+    let mut text = "\n## Without a limit\n
+| program | peak, MiB | run, s | CPU, s |
+|---|---|---|---|
+"
+    .to_owned();
+    for row in rows
+        .iter()
+        .filter(|row| row.key.engine == Engine::Unlimited)
+    {
+        let Some(report) = row.report.as_ref().filter(|_| row.is_good()) else {
+            continue;
+        };
+        let (peak, cpu) = (mib(report.peak_bytes), cell(report.cpu_s, 2));
+        let _ = writeln!(
+            text,
+            "| {} | {peak} | {:.2} | {cpu} |",
+            row.key.kind, report.run_s
+        );
+    }
+    text
+}
+
+fn ratios(places: &BTreeMap<Place, Vec<&Row>>) -> String {
+    let mut text = "\n## Run time of `kernel` as a part of the others'\n
+Median of the rounds in which both ended well (least to most, rounds):
+below 1 the reclaimer is faster.\n
+| program | device | memory | kernel / linux | kernel / linux-wait |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for ((kind, device, percent), rows) in places {
+        let [linux, wait] = [Engine::Linux, Engine::LinuxWait].map(|other| {
+            let ratios = Spread::of(&paired(rows, Engine::Kernel, other));
+            ratios.map_or("-".to_owned(), |ratios| ratios.to_string())
+        });
+        let _ = writeln!(
+            text,
+            "| {kind} | {device} | {percent} % | {linux} | {wait} |"
+        );
+    }
+    text
+}
+
+fn medians(places: &BTreeMap<Place, Vec<&Row>>) -> String {
+    let mut text = "\n## Medians\n
+Inline reclaims are at most so many with cgroup v1. P50 and P99 are of the
+first touch of a page, reading.\n
+| program | device | memory | engine | good runs | run, s | CPU, s | reclaimer CPU, s | \
+major faults | inline reclaims | \
+rescues | P50, us | P99, us |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
+"
+    .to_owned();
+    for ((kind, device, percent), rows) in places {
+        for engine in engines(rows) {
+            let all = || rows.iter().filter(|row| row.key.engine == engine);
+            let good: Vec<&Row> = all().filter(|row| row.is_good()).copied().collect();
+            let counts = format!("{} of {}", good.len(), all().count());
+            let of = |figure: fn(&Report) -> Option<f64>, digits| {
+                let figures = good
+                    .iter()
+                    .filter_map(|row| row.report.as_ref().and_then(figure));
+                cell(median(figures.collect()), digits)
+            };
+            let us = |touch: fn(&Row) -> Option<u64>| {
+                let touches = good.iter().filter_map(|row| touch(row));
+                cell(median(touches.map(|ns| ns as f64 / 1e3).collect()), 1)
+            };
+            let _ = writeln!(
+                text,
+                "| {kind} | {device} | {percent} % | {engine} | {counts} | {} | {} | {} | {} | \
+                 {} | {} | {} | {} |",
+                of(|report| Some(report.run_s), 2),
+                of(|report| report.cpu_s, 2),
+                of(|report| Some(report.reclaimer_cpu_s), 2),
+                of(|report| Some(report.major_faults as f64), 0),
+                of(|report| Some(report.inline_reclaims as f64), 0),
+                of(|report| Some(report.rescues as f64), 0),
+                us(|row| row.touch_p50_ns),
+                us(|row| row.touch_p99_ns),
+            );
+        }
+    }
+    text
+}
+
+fn failures(places: &BTreeMap<Place, Vec<&Row>>) -> String {
+    let mut text = "\n## Runs that failed\n\n".to_owned();
+    let mut count = 0;
+    for rows in places.values() {
+        for row in rows.iter().filter(|row| !row.is_good()) {
+            let kills = row.report.as_ref().map_or(0, |report| report.oom_kills);
+            let oom = if kills > 0 { ", out of memory" } else { "" };
+            let _ = writeln!(text, "* {}: {}{oom}", row.key, row.failure());
+            count += 1;
+        }
+    }
+    if count == 0 {
+        text += "None.\n";
+    }
+    text
+}
+
+fn engines(rows: &[&Row]) -> BTreeSet<Engine> {
+    rows.iter().map(|row| row.key.engine).collect()
+}
+
+/// How long `engine` ran as a part of `other`, in each round in which both are good.
+fn paired(rows: &[&Row], engine: Engine, other: Engine) -> Vec<f64> {
+    let times = |engine: Engine| -> BTreeMap<u32, f64> {
+        let rows = rows
+            .iter()
+            .filter(|row| row.key.engine == engine && row.is_good());
+        rows.filter_map(|row| Some((row.key.round, row.report.as_ref()?.run_s)))
+            .collect()
+    };
+    let others = times(other);
+    let pairs = times(engine).into_iter();
+    pairs
+        .filter_map(|(round, s)| others.get(&round).map(|other| s / other))
+        .filter(|ratio| ratio.is_finite())
+        .collect()
+}
+
+/// The middle one, or the mean of the middle two.
+fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_unstable_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(figures[middle]),
+        _ => Some((figures[middle - 1] + figures[middle]) / 2.0),
+    }
+}
+
+/// A median with what it is the median of.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+    count: usize,
+}
+
+impl Spread {
+    fn of(figures: &[f64]) -> Option<Spread> {
+        Some(Spread {
+            median: median(figures.to_vec())?,
+            least: figures.iter().copied().fold(f64::INFINITY, f64::min),
+            most: figures.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            count: figures.len(),
+        })
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (median, least, most) = (self.median, self.least, self.most);
+        write!(f, "{median:.2} ({least:.2} to {most:.2}, {})", self.count)
+    }
+}
+
+fn cell(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::tests::row;
+
+    #[test]
+    fn a_median_is_the_middle_or_the_mean_of_the_middle_two() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    }
+
+    #[test]
+    fn only_rounds_in_which_both_are_good_make_a_pair() {
+        let mut failed = row(Engine::Linux, 3, 1.0);
+        failed.is_success = false;
+        let rows = [
+            row(Engine::Linux, 1, 2.0),
+            row(Engine::Kernel, 1, 1.0),
+            row(Engine::Kernel, 2, 9.0),
+            failed,
+            row(Engine::Kernel, 3, 9.0),
+            row(Engine::Kernel, 4, 3.0),
+            row(Engine::Linux, 4, 4.0),
+        ];
+        let rows: Vec<&Row> = rows.iter().collect();
+        assert_eq!(paired(&rows, Engine::Kernel, Engine::Linux), [0.5, 0.75]);
+        assert!(paired(&rows, Engine::Kernel, Engine::LinuxWait).is_empty());
+        let spread = Spread::of(&[0.5, 0.75]).unwrap();
+        assert_eq!(spread.to_string(), "0.62 (0.50 to 0.75, 2)");
+    }
+
+    #[test]
+    fn the_table_has_medians_ratios_and_what_failed() {
+        let mut failed = row(Engine::Linux, 3, 100.0);
+        failed.is_success = false;
+        failed.ended = "signal: 9 (SIGKILL)".to_owned();
+        let mut rows = vec![row(Engine::Unlimited, 0, 1.0), failed];
+        for (round, linux, kernel) in [(1, 2.0, 1.0), (2, 4.0, 3.0)] {
+            rows.push(row(Engine::Linux, round, linux));
+            rows.push(row(Engine::Kernel, round, kernel));
+        }
+        let text = markdown(&rows);
+        for line in [
+            "Real figures",
+            "| sort | zram | 60 % | 0.62 (0.50 to 0.75, 2) | - |\n",
+            "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - |",
+            "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - |",
+            "* sort, zram, 60 %, linux, round 3: signal: 9 (SIGKILL)\n",
+            "| sort | 0 | 1.00 | - |\n",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
+        assert!(
+            !text.contains("100.00"),
+            "a failed run has no figures in\n{text}"
+        );
+        assert!(markdown(&[]).ends_with("None.\n"));
+    }
+}
