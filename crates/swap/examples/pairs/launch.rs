@@ -5,12 +5,12 @@
 //! *Thread safety*: one thread.
 
 use crate::log::{Output, Report, Row};
-use crate::plan::{Device, Engine, Key};
+use crate::plan::{Device, Engine, Key, Kind, Program, Runs};
 use crate::{Places, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ const GRACE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Runner<'p> {
     pub(crate) places: &'p Places,
+    pub(crate) python: &'p Path,
     pub(crate) timeout: Duration,
 }
 
@@ -42,6 +43,43 @@ fn limit_bytes(base: Option<&Report>, ratio_percent: u8) -> u64 {
 }
 
 impl Runner<'_> {
+    /// Makes what a program needs before it is measured; an error where it cannot run here.
+    pub(crate) fn prepare(&self, kind: &Kind) -> Result<()> {
+        let (program, scale) = (kind.program, kind.scale.to_string());
+        let (Runs::Python, _) = program.command(kind.scale) else {
+            return Ok(());
+        };
+        fs::write(self.script(), include_str!("../programs/numeric.py"))?;
+        self.python(&["check", &program.to_string()])?;
+        if program == Program::Inference {
+            self.python(&["--scale", &scale, "--model", &self.model(), "model"])?;
+        }
+        Ok(())
+    }
+
+    fn python(&self, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(self.python);
+        command.arg(self.script()).args(words);
+        let told = command.output();
+        let told = told.map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        if told.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&told.stderr);
+        let why = said.lines().last().unwrap_or("no reason").to_owned();
+        let hint = "pip install numpy scipy scikit-learn onnx onnxruntime; --python FILE";
+        Err(format!("{}: {why} ({hint})", self.python.display()).into())
+    }
+
+    fn script(&self) -> PathBuf {
+        self.places.out.join("numeric.py")
+    }
+
+    fn model(&self) -> String {
+        let path = self.places.out.join("network.onnx");
+        path.to_string_lossy().into_owned()
+    }
+
     /// Runs a program; an error where it could not begin. `base` is the run without a limit, none
     /// for that run itself; `disk` the device for [`Device::Loop`].
     pub(crate) fn run(&self, key: &Key, base: Option<&Row>, disk: Option<&Path>) -> Result<Row> {
@@ -75,7 +113,7 @@ impl Runner<'_> {
         report: &Path,
     ) -> Command {
         let base = base.and_then(|row| row.report.as_ref());
-        let (example, words) = key.kind.program.command(key.kind.scale);
+        let (runs, words) = key.kind.program.command(key.kind.scale);
         let file = self.places.out.join("swap");
         let device = match key.device {
             Device::Zram => Path::new("zram"),
@@ -95,9 +133,15 @@ impl Runner<'_> {
         run.arg("--device").arg(device);
         run.arg("--device-size").arg(swap_bytes(base).to_string());
         run.args(key.engine.flags()).arg("--report").arg(report);
-        run.arg("--")
-            .arg(self.places.examples.join(example))
-            .args(words);
+        run.arg("--");
+        match runs {
+            Runs::Example(example) => run.arg(self.places.examples.join(example)),
+            Runs::Python => {
+                run.arg(self.python).arg(self.script());
+                run.args(["--model", &self.model()])
+            }
+        };
+        run.args(words);
         run
     }
 }

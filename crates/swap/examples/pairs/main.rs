@@ -32,6 +32,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
   target/release/examples/pairs --device zram                 all programs; hours on a slow device
   target/release/examples/pairs --program sort --ratios 60,40 --device zram,loop --rounds 5
   target/release/examples/pairs --scale 16 --rounds 1 --ratios 60     a quick look
+  target/release/examples/pairs --program kmeans,lu,inference --python venv/bin/python
   target/release/examples/pairs --table-only
 
 Engines:
@@ -66,6 +67,9 @@ struct Args {
     /// A run is ended after so long, and counts as failed.
     #[arg(long, value_name = "SECONDS", default_value = "900")]
     timeout: u64,
+    /// Runs k-means, LU and inference; needs numpy, scipy, scikit-learn, onnx and onnxruntime.
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
     /// Divide the sizes of the programs' input, for tests.
     #[arg(long, value_name = "N", default_value = "1")]
     scale: NonZeroU32,
@@ -163,7 +167,15 @@ fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> 
     };
     let timeout = Duration::from_secs(args.timeout);
     let engines = or_all(&args.engines, &Engine::ALL);
-    let runner = launch::Runner { places, timeout };
+    let runner = launch::Runner {
+        places,
+        python: &args.python,
+        timeout,
+    };
+    if let Err(error) = runner.prepare(&kind) {
+        eprintln!("pairs: {program} cannot run: {error}");
+        return Ok(1);
+    }
     let first = Key::unlimited(kind.clone(), &args.device);
     if log.baseline(&kind).is_none() {
         let told = runner.run(&first, None, None);

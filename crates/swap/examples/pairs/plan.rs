@@ -15,10 +15,25 @@ pub(crate) enum Program {
     Sort,
     /// PageRank of 7.5 million edges.
     Pagerank,
+    /// scikit-learn's k-means of 1.5 million points of 24 dimensions.
+    Kmeans,
+    /// LAPACK's dense LU of 15,000 rows, 1.8 GB.
+    Lu,
+    /// ONNX Runtime, a network of 377 MB of random weights.
+    Inference,
     /// 100 MiB, page by page in random order.
     TouchRandom,
     /// 100 MiB, page by page in order.
     TouchInOrder,
+}
+
+/// Who runs a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// An example of this crate.
+    Example(&'static str),
+    /// Python, `programs/numeric.py`.
+    Python,
 }
 
 #[derive(
@@ -70,24 +85,32 @@ pub(crate) struct Key {
 }
 
 impl Program {
-    pub(crate) const ALL: [Program; 4] = [
+    pub(crate) const ALL: [Program; 7] = [
         Program::Sort,
         Program::Pagerank,
+        Program::Kmeans,
+        Program::Lu,
+        Program::Inference,
         Program::TouchRandom,
         Program::TouchInOrder,
     ];
 
-    /// The example, and what it is told.
-    pub(crate) fn command(self, scale: u32) -> (&'static str, Vec<String>) {
+    /// Who runs it, and what that is told.
+    pub(crate) fn command(self, scale: u32) -> (Runs, Vec<String>) {
         let mib = (100 / scale).max(1).to_string();
         let scale = scale.to_string();
-        let (name, words) = match self {
-            Program::Sort => ("programs", vec!["--scale", &scale, "sort"]),
-            Program::Pagerank => ("programs", vec!["--scale", &scale, "pagerank"]),
-            Program::TouchRandom => ("touch", vec![mib.as_str(), "random"]),
-            Program::TouchInOrder => ("touch", vec![mib.as_str(), "sequential"]),
+        let name = name(self);
+        let (runs, words) = match self {
+            Program::Sort | Program::Pagerank => ("programs", ["--scale", &scale, &name]),
+            Program::Kmeans | Program::Lu | Program::Inference => {
+                let words = ["--scale", &scale, &name].map(str::to_owned);
+                return (Runs::Python, words.to_vec());
+            }
+            Program::TouchRandom => ("touch", [mib.as_str(), "random", ""]),
+            Program::TouchInOrder => ("touch", [mib.as_str(), "sequential", ""]),
         };
-        (name, words.into_iter().map(str::to_owned).collect())
+        let words = words.into_iter().filter(|word| !word.is_empty());
+        (Runs::Example(runs), words.map(str::to_owned).collect())
     }
 }
 
@@ -217,5 +240,7 @@ mod tests {
             assert_eq!(Engine::from_str(&engine.to_string(), false), Ok(engine));
         }
         assert_eq!(Program::TouchInOrder.command(4).1, ["25", "sequential"]);
+        let words = ["--scale", "4", "lu"].map(str::to_owned).to_vec();
+        assert_eq!(Program::Lu.command(4), (Runs::Python, words));
     }
 }
