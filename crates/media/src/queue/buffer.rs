@@ -1,21 +1,24 @@
 //! Buffers that a device reads into and writes from: slots of one mapping that the kernel can be
-//! told of once.
+//! told of once, or of memory that is lent, where each slot is asked for by its number.
 //!
 //! What it never does: allocate after a pool was made; let two owners have one slot.
 //!
 //! *Thread safety*: a [`Pool`] is shared by whoever has a copy of it; a [`Buffer`] is one owner's.
-//! *Invariants*: the number of a slot is either in `free` or in exactly one [`Buffer`]; only the
-//! owner of that, or the driver that a queue lent its address to, touches the slot's bytes.
+//! *Invariants*: the number of a slot is either free or in exactly one [`Buffer`]; only the owner
+//! of that, or the driver that a queue lent its address to, touches the slot's bytes. Who lends
+//! memory keeps the latter.
 
 use super::BLOCK_BYTES;
 use crate::MediaError;
 use crate::mapping::Mapping;
 use crossbeam_queue::ArrayQueue;
 use rustix::mm::Advice;
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A slot is no larger, in bytes: the kernel moves less than twice that at once.
 pub const SLOT_BYTES_MAX: usize = 1 << 30;
@@ -26,9 +29,43 @@ pub struct Pool(Arc<Slots>);
 
 #[derive(Debug)]
 struct Slots {
-    memory: Mapping,
+    memory: Memory,
     slot_bytes: usize,
-    free: ArrayQueue<u32>,
+    free: Free,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Mapping),
+    Lent {
+        base: NonNull<u8>,
+        /// The memory lives as long as this.
+        _owner: Arc<dyn Any + Send + Sync>,
+    },
+}
+
+// SAFETY: the address never changes; bytes are reached through buffers only, each of which has one
+// owner. `Mapping` and the owner are `Send` and `Sync` themselves.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn base(&self) -> NonNull<u8> {
+        match self {
+            Memory::Own(mapping) => mapping.base(),
+            Memory::Lent { base, .. } => *base,
+        }
+    }
+}
+
+/// Which slots nobody has.
+#[derive(Debug)]
+enum Free {
+    /// Any of them is as good as another.
+    Any(Box<ArrayQueue<u32>>),
+    /// Asked for by number: whether it is taken.
+    Named(Box<[AtomicBool]>),
 }
 
 impl Pool {
@@ -50,22 +87,74 @@ impl Pool {
         let free = ArrayQueue::new(slots as usize);
         (0..slots).for_each(|slot| free.push(slot).expect("as many as there are"));
         Ok(Pool(Arc::new(Slots {
-            memory,
+            memory: Memory::Own(memory),
             slot_bytes,
-            free,
+            free: Free::Any(Box::new(free)),
         })))
     }
 
-    /// A slot that nobody has, as one whole; none where all are in use. What it held before is
-    /// still in it.
+    /// Slots of memory that is somebody else's, which is to be read into and written from where it
+    /// lies. They are had by [`Self::take_named`] only, and a queue is not to be told of this pool:
+    /// the kernel would keep all of it in memory.
+    ///
+    /// Panics as [`Self::new`] does, and where `slot_bytes` is not whole blocks.
+    ///
+    /// # Safety
+    ///
+    /// At `base`, a multiple of a block, are so many slots, which may be read and written as long
+    /// as `owner` lives.
+    pub unsafe fn lent(
+        base: NonNull<u8>,
+        slots: u32,
+        slot_bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Pool {
+        let is_whole = slot_bytes.is_multiple_of(BLOCK_BYTES as usize);
+        assert!(
+            slots > 0 && slot_bytes > 0 && is_whole && slot_bytes <= SLOT_BYTES_MAX,
+            "{slots} slots of {slot_bytes} bytes"
+        );
+        let _owner = owner;
+        Pool(Arc::new(Slots {
+            memory: Memory::Lent { base, _owner },
+            slot_bytes,
+            free: Free::Named((0..slots).map(|_| AtomicBool::new(false)).collect()),
+        }))
+    }
+
+    /// A slot that nobody has, as one whole; none where all are in use, and of memory that is lent.
+    /// What it held before is still in it.
     pub fn take(&self) -> Option<Buffer> {
-        let slot = self.0.free.pop()?;
-        Some(Buffer {
+        match &self.0.free {
+            Free::Any(free) => Some(self.buffer(free.pop()?)),
+            Free::Named(_) => None,
+        }
+    }
+
+    /// That slot of memory that is lent, as one whole; none where somebody has it.
+    ///
+    /// Panics where there is no such slot, or the memory is not lent.
+    ///
+    /// # Safety
+    ///
+    /// While a request reads into the slot, nobody else reads or writes its bytes. Where somebody
+    /// else writes to it while a request writes it to a device, what is there afterwards is
+    /// anything, and nobody looks at the bytes through the buffer.
+    pub unsafe fn take_named(&self, slot: u32) -> Option<Buffer> {
+        let Free::Named(taken) = &self.0.free else {
+            panic!("a pool of its own memory gives any slot");
+        };
+        let was_taken = taken[slot as usize].swap(true, Ordering::Acquire);
+        (!was_taken).then(|| self.buffer(slot))
+    }
+
+    fn buffer(&self, slot: u32) -> Buffer {
+        Buffer {
             pool: self.clone(),
             slot,
             begin: 0,
             end: self.0.slot_bytes as u32,
-        })
+        }
     }
 
     /// Bytes of a slot.
@@ -75,13 +164,22 @@ impl Pool {
 
     /// Slots that nobody has now.
     pub fn free(&self) -> usize {
-        self.0.free.len()
+        match &self.0.free {
+            Free::Any(free) => free.len(),
+            Free::Named(taken) => {
+                let is_free = |taken: &&AtomicBool| !taken.load(Ordering::Relaxed);
+                taken.iter().filter(is_free).count()
+            }
+        }
     }
 
     /// All slots, for the kernel.
     pub(super) fn memory(&self) -> (NonNull<u8>, usize) {
-        let memory = &self.0.memory;
-        (memory.base(), self.0.slot_bytes * self.0.free.capacity())
+        let slots = match &self.0.free {
+            Free::Any(free) => free.capacity(),
+            Free::Named(taken) => taken.len(),
+        };
+        (self.0.memory.base(), self.0.slot_bytes * slots)
     }
 
     /// Whether both are the same slots.
@@ -144,8 +242,10 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let slot = self.pool.0.free.push(self.slot);
-        slot.expect("no slot is given back twice");
+        match &self.pool.0.free {
+            Free::Any(free) => free.push(self.slot).expect("no slot is given back twice"),
+            Free::Named(taken) => taken[self.slot as usize].store(false, Ordering::Release),
+        }
     }
 }
 
@@ -193,6 +293,30 @@ mod tests {
             (buffer[99], buffer[100], buffer[199], buffer[200]),
             (1, 2, 2, 1)
         );
+    }
+
+    #[test]
+    fn a_slot_of_lent_memory_is_had_by_its_number_and_by_one_owner() {
+        let lender = Pool::new(1, 3 * 4096).expect("memory");
+        let whole = lender.take().expect("free");
+        let base = whole.address();
+        // SAFETY: the slot is 3 blocks long and lives as long as its buffer, which is the owner.
+        let pool = unsafe { Pool::lent(base, 3, 4096, Arc::new(whole)) };
+        // SAFETY: nobody else has the memory.
+        let take = |slot| unsafe { pool.take_named(slot) };
+        let mut second = take(1).expect("free");
+        assert!(take(1).is_none() && pool.take().is_none());
+        assert_eq!(
+            second.address().as_ptr() as usize,
+            base.as_ptr() as usize + 4096
+        );
+        second.fill(3);
+        assert_eq!(pool.free(), 2);
+        drop(second);
+        assert_eq!(take(1).expect("free again")[9], 3);
+        assert_eq!(lender.free(), 0);
+        drop(pool);
+        assert_eq!(lender.free(), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(super) fn make() -> io::Result<OwnedFd> {
 }
 
 /// Makes it readable.
-pub(super) fn signal(event: &OwnedFd) {
+pub(super) fn signal(event: impl AsFd) {
     // Any number but none will do, in either order of bytes. A counter that is full is readable.
     let _ = rustix::io::write(event, &1u64.to_le_bytes());
 }

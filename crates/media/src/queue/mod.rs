@@ -18,8 +18,8 @@
 //! as a whole or has failed: short transfers are gone on with.
 //!
 //! **Drivers**: io_uring (`uring.rs`), with completion polling where the device has it; threads
-//! with `preadv2` and `pwritev2` where io_uring is forbidden (`threads.rs`); a modelled device laid
-//! over either (`modelled.rs`).
+//! with `preadv2` and `pwritev2` where io_uring is forbidden (`threads.rs`); a modelled device, or
+//! one that refuses requests, laid over either (`modelled.rs`, `refusing.rs`).
 //!
 //! What it never does: allocate for a request; look at the bytes; retry what the device refused.
 //!
@@ -35,6 +35,7 @@ mod event;
 mod file;
 mod flights;
 mod modelled;
+mod refusing;
 mod support;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use deep::DeepFile;
 pub use file::BlockFile;
 pub use flights::Ticket;
 pub use modelled::Emulation;
+pub use refusing::Refusals;
 pub use support::Support;
 
 use crate::header::file_error;
@@ -287,6 +289,18 @@ impl Queue {
         let modelled = modelled::Modelled::new(inner, model.clone(), shape.depth);
         let driver = modelled.map_err(file_error(device.path(), "make a timer for it"))?;
         Ok(Queue::over(device, pools, shape.depth, Box::new(driver)))
+    }
+
+    /// The same on a device that refuses what it is told to, for tests of whoever uses it.
+    pub fn refusing(
+        device: &Arc<BlockFile>,
+        pools: &[Pool],
+        shape: QueueShape,
+        refusals: &Refusals,
+    ) -> Result<Queue, MediaError> {
+        let inner = driver(device, pools, shape)?;
+        let driver = Box::new(refusing::Refusing::new(inner, refusals.clone()));
+        Ok(Queue::over(device, pools, shape.depth, driver))
     }
 
     fn over(device: &Arc<BlockFile>, pools: &[Pool], depth: u32, driver: Box<dyn Driver>) -> Queue {

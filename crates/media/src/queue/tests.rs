@@ -408,3 +408,33 @@ fn settle(queue: &mut Queue, expected: &[Vec<u8>]) {
         }
     }
 }
+
+#[test]
+fn what_a_device_refuses_is_not_done_and_the_rest_is() {
+    let (pool, device) = (Pool::new(4, 4096).expect("memory"), device());
+    let refusals = Refusals::new(|op, at| {
+        (op == BlockOp::Write && at == 3 * BLOCK_BYTES).then_some(libc::EIO)
+    });
+    for through in [Through::Auto, Through::Threads] {
+        let shape = QueueShape { depth: 4, through };
+        let queue = Queue::refusing(&device, &[], shape, &refusals);
+        let mut queue = queue.expect("made");
+        assert!(queue.event().is_some());
+        for (block, result) in [(2, None), (3, Some(libc::EIO))] {
+            let done = queue.poll(write(&pool, block, 1, 7), block).expect("room");
+            let refused = done.result.err().and_then(|error| error.os_error);
+            assert_eq!(refused, result, "{through:?}");
+            queue
+                .submit(write(&pool, block, 1, 7), block)
+                .expect("room");
+            queue.rest();
+            assert_eq!(
+                queue.reap().expect("done").result.is_err(),
+                result.is_some()
+            );
+            let read = queue.poll(read(&pool, block, 1), 0).expect("room");
+            let byte = read.buffer.expect("a read has one")[0];
+            assert_eq!(byte, if result.is_some() { 0 } else { 7 }, "{through:?}");
+        }
+    }
+}
