@@ -1,0 +1,393 @@
+//! What all threads of a region share: the pager behind its lock, and the way from its acts to
+//! system calls.
+//!
+//! One lock is held from what the pager is told of until its acts are carried out, as the pager
+//! asks for. Waiting for a device is outside of it. It is one lock because it is simple: a handler
+//! holds it for a few microseconds, most of them the kernel's.
+//!
+//! What it never does: touch the view while the lock is held, since who has the lock answers the
+//! fault; wait for a device.
+//!
+//! *Thread safety*: shared by handlers, the background's thread and callers. *Invariant*: after
+//! [`Shared::settle`] no act is left that was not carried out, or put into a list in its order.
+
+use super::device::Desk;
+use super::error::reason;
+use super::memory::Memory;
+use nyx_base::{Clock, Instant, LatencyCounter};
+use nyx_media::TscClock;
+use nyx_policy::paging::pager::{Act, Pager, State, Why, Written};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// A read or write of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) page: u32,
+    pub(super) slot: u32,
+    pub(super) kind: Kind,
+}
+
+/// What for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Somebody waits for it.
+    Critical,
+    /// Nobody does yet.
+    Ahead,
+    /// To make room.
+    Write,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    /// A page that is being fixed was mapped, or has failed.
+    answered: Condvar,
+    pub(super) memory: Arc<Memory>,
+    pub(super) clock: TscClock,
+    /// Wakes the background's thread.
+    bell: OwnedFd,
+    pub(super) is_over: AtomicBool,
+    /// With fewer pages free the background's thread is to reclaim.
+    pub(super) low_pages: AtomicU32,
+    pub(super) pages: u32,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) pager: Pager,
+    acts: Vec<Act>,
+    /// For the background's thread, in their order.
+    pub(super) posted: Vec<Move>,
+    /// Written without a write: all zeros.
+    zeros: Vec<u32>,
+    /// A bit for each page that is in the view.
+    view: Vec<u64>,
+    /// Pages of which the pager was told a fault, and when: they are not answered yet.
+    touched: BTreeMap<u32, Instant>,
+    /// Pages that callers fix, by how many; and why it failed.
+    fixing: BTreeMap<u32, (u32, Option<Why>)>,
+    /// Pages that give SIGBUS.
+    poisoned: BTreeMap<u32, Why>,
+    /// How long faults took, from their being heard of until their answer.
+    pub(super) faults: LatencyCounter,
+    /// Whether the background's thread is awake, or about to be.
+    is_rung: bool,
+}
+
+impl Shared {
+    pub(super) fn new(pager: Pager, memory: Arc<Memory>, pages: u32) -> io::Result<Shared> {
+        Ok(Shared {
+            core: Mutex::new(Core {
+                pager,
+                acts: Vec::with_capacity(64),
+                posted: Vec::with_capacity(64),
+                zeros: Vec::with_capacity(64),
+                view: vec![0; (pages as usize).div_ceil(64)],
+                touched: BTreeMap::new(),
+                fixing: BTreeMap::new(),
+                poisoned: BTreeMap::new(),
+                faults: LatencyCounter::default(),
+                is_rung: false,
+            }),
+            answered: Condvar::new(),
+            memory,
+            clock: TscClock::start(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_over: AtomicBool::new(false),
+            low_pages: AtomicU32::new(0),
+            pages,
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core
+            .lock()
+            .expect("a holder that panics ends the process")
+    }
+
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Wakes the background's thread.
+    pub(super) fn ring(&self) {
+        // Any number but none; a counter that is full is readable.
+        let _ = rustix::io::write(&self.bell, &1u64.to_le_bytes());
+    }
+
+    /// A page was touched: tells the pager, and does what it says. Reads that are waited for go to
+    /// the desk of the thread that asks.
+    pub(super) fn fault(&self, page: u32, is_write: bool, now: Instant, desk: &mut Desk) {
+        let mut core = self.lock();
+        core.touched.entry(page).or_insert(now);
+        let Core { pager, acts, .. } = &mut *core;
+        pager.fault(page, is_write, acts);
+        self.settle(&mut core, Some(desk));
+    }
+
+    /// A read or write is over.
+    pub(super) fn moved(&self, what: Move, is_good: bool, desk: Option<&mut Desk>) {
+        let mut core = self.lock();
+        let Core { pager, acts, .. } = &mut *core;
+        match (what.kind, is_good) {
+            (Kind::Critical | Kind::Ahead, _) => pager.read_done(what.page, is_good, acts),
+            (Kind::Write, true) => pager.write_done(what.page, Written::Kept, acts),
+            (Kind::Write, false) => pager.write_done(what.page, Written::Refused, acts),
+        }
+        self.settle(&mut core, desk);
+    }
+
+    /// Tells the pager something, and carries out what it says; the background's thread reads.
+    pub(super) fn tell<T>(&self, what: impl FnOnce(&mut Pager, &mut Vec<Act>) -> T) -> T {
+        let mut core = self.lock();
+        let Core { pager, acts, .. } = &mut *core;
+        let told = what(pager, acts);
+        self.settle(&mut core, None);
+        told
+    }
+
+    /// Frees pages, or begins what will; how many were freed.
+    pub(super) fn reclaim(&self, core: &mut Core, pages: u32) -> u32 {
+        let Core { pager, acts, .. } = &mut *core;
+        let freed = pager.reclaim(pages, acts);
+        self.settle(core, None);
+        freed
+    }
+
+    /// Carries out all acts, and what comes of them.
+    pub(super) fn settle(&self, core: &mut Core, mut desk: Option<&mut Desk>) {
+        loop {
+            let mut acts = std::mem::take(&mut core.acts);
+            let mut left = &acts[..];
+            while let Some((&act, rest)) = left.split_first() {
+                left = match act {
+                    Act::Unmap { page } => self.unmap(core, page, rest),
+                    _ => rest,
+                };
+                self.carry_out(core, act, desk.as_deref_mut());
+            }
+            acts.clear();
+            core.acts = acts;
+            let Some(page) = core.zeros.pop() else {
+                break;
+            };
+            let Core { pager, acts, .. } = &mut *core;
+            pager.write_done(page, Written::Zeros, acts);
+        }
+        if !core.is_rung && core.is_wanted(self.low_pages.load(Relaxed)) {
+            core.is_rung = true;
+            self.ring();
+        }
+    }
+
+    /// Unmaps a page and those behind it that are to be unmapped with it; gives what is left.
+    fn unmap<'a>(&self, core: &mut Core, first: u32, mut left: &'a [Act]) -> &'a [Act] {
+        let mut pages = 1;
+        while let Some((&Act::Unmap { page }, rest)) = left.split_first()
+            && page == first + pages
+        {
+            (pages, left) = (pages + 1, rest);
+        }
+        (first..first + pages).for_each(|page| core.set_viewed(page, false));
+        done("unmap pages", self.memory.unmap(first, pages));
+        left
+    }
+
+    fn carry_out(&self, core: &mut Core, act: Act, desk: Option<&mut Desk>) {
+        match act {
+            Act::Zero { page, writable } => {
+                core.heal(self, page);
+                done("map zeros", self.memory.zero(page, writable));
+                self.answer(core, page, None);
+            }
+            Act::Map { page, writable } => {
+                let mapped = match core.is_viewed(page) {
+                    true => self.memory.allow(page, writable),
+                    false => {
+                        core.heal(self, page);
+                        self.memory.map(page, writable)
+                    }
+                };
+                done("map a page", mapped);
+                self.answer(core, page, None);
+            }
+            // Done with those that stood beside it.
+            Act::Unmap { .. } => {}
+            Act::Read {
+                page,
+                slot,
+                is_critical,
+            } => {
+                let kind = if is_critical {
+                    Kind::Critical
+                } else {
+                    Kind::Ahead
+                };
+                let what = Move { page, slot, kind };
+                match desk {
+                    Some(desk) if is_critical => desk.push(what),
+                    _ => core.posted.push(what),
+                }
+            }
+            Act::Write { page, slot } => {
+                // SAFETY: a page that is to be written was unmapped, and is mapped again by who
+                // holds the lock only: nobody writes to it.
+                match unsafe { self.memory.is_zero(page) } {
+                    true => core.zeros.push(page),
+                    false => {
+                        let kind = Kind::Write;
+                        core.posted.push(Move { page, slot, kind });
+                    }
+                }
+            }
+            Act::Free { page } => done("give memory back", self.memory.free(page)),
+            Act::Fail { page, why } => {
+                if core.touched.contains_key(&page) {
+                    let address = self.memory.at(page);
+                    tracing::error!(
+                        address = format_args!("{address:#x}"),
+                        page,
+                        "SIGBUS for who touched it: {}",
+                        reason(why)
+                    );
+                    done("poison a page", self.memory.poison(page));
+                    core.poisoned.insert(page, why);
+                }
+                self.answer(core, page, Some(why));
+            }
+        }
+    }
+
+    /// Whoever waits for the page has it now, or never.
+    fn answer(&self, core: &mut Core, page: u32, why: Option<Why>) {
+        core.set_viewed(page, why.is_none());
+        if let Some(began) = core.touched.remove(&page) {
+            core.faults.add(self.clock.now().since(began), 1);
+        }
+        if let Some((_, failed)) = core.fixing.get_mut(&page) {
+            *failed = why;
+            self.answered.notify_all();
+        }
+    }
+
+    /// Pins pages and waits until they are mapped, writable where they are to be written to. Where
+    /// one cannot be had none is pinned.
+    pub(super) fn fix(&self, first: u32, pages: u32, is_write: bool) -> Result<(), (u32, Why)> {
+        let mut core = self.lock();
+        let range = first..first + pages;
+        for page in range.clone() {
+            let fixing = core.fixing.entry(page).or_insert((0, None));
+            *fixing = (fixing.0 + 1, None);
+            let Core { pager, acts, .. } = &mut *core;
+            pager.pin(page, acts);
+            self.settle(&mut core, None);
+        }
+        let mut result = Ok(());
+        'pages: for page in range.clone() {
+            while core.pager.state(page) != State::Resident {
+                if let Some(why) = core.fixing[&page].1 {
+                    result = Err((page, why));
+                    break 'pages;
+                }
+                core = self.answered.wait(core).expect("no holder panics");
+            }
+            if is_write {
+                let Core { pager, acts, .. } = &mut *core;
+                pager.fault(page, true, acts);
+                self.settle(&mut core, None);
+            }
+        }
+        for page in range {
+            let fixing = core.fixing.get_mut(&page).expect("put there above");
+            fixing.0 -= 1;
+            if fixing.0 == 0 {
+                core.fixing.remove(&page);
+            }
+            if result.is_err() {
+                core.pager.unpin(page);
+            }
+        }
+        result
+    }
+
+    /// Takes back what [`Self::fix`] did.
+    pub(super) fn unfix(&self, first: u32, pages: u32) {
+        let mut core = self.lock();
+        (first..first + pages).for_each(|page| core.pager.unpin(page));
+    }
+
+    /// What is in these pages is not wanted; how many are pinned, and keep it.
+    pub(super) fn forget(&self, first: u32, pages: u32) -> u32 {
+        let mut core = self.lock();
+        let mut kept = 0;
+        for page in first..first + pages {
+            let Core { pager, acts, .. } = &mut *core;
+            kept += u32::from(!pager.forget(page, acts));
+            self.settle(&mut core, None);
+            core.heal(self, page);
+        }
+        kept
+    }
+}
+
+impl Core {
+    /// Takes what is for the background's thread, which is awake.
+    pub(super) fn take_posted(&mut self, into: &mut Vec<Move>) {
+        self.is_rung = true;
+        into.append(&mut self.posted);
+    }
+
+    /// Whether the background's thread may sleep: then the next that wants it rings.
+    pub(super) fn may_sleep(&mut self, low_pages: u32) -> bool {
+        self.is_rung = self.is_wanted(low_pages);
+        !self.is_rung
+    }
+
+    fn is_wanted(&self, low_pages: u32) -> bool {
+        let free = self
+            .pager
+            .limit_pages()
+            .saturating_sub(self.pager.used_pages());
+        !self.posted.is_empty() || free < low_pages
+    }
+
+    /// Pages that give SIGBUS.
+    pub(super) fn poisoned_pages(&self) -> usize {
+        self.poisoned.len()
+    }
+
+    fn is_viewed(&self, page: u32) -> bool {
+        self.view[page as usize / 64] & (1 << (page % 64)) != 0
+    }
+
+    fn set_viewed(&mut self, page: u32, is_viewed: bool) {
+        let word = &mut self.view[page as usize / 64];
+        match is_viewed {
+            true => *word |= 1 << (page % 64),
+            false => *word &= !(1 << (page % 64)),
+        }
+    }
+
+    /// Takes the poison off a page.
+    fn heal(&mut self, shared: &Shared, page: u32) {
+        if self.poisoned.remove(&page).is_some() {
+            done("take poison off a page", shared.memory.unmap(page, 1));
+        }
+    }
+}
+
+/// Ends the process (see [`super::threads`]) where the kernel refuses what it has promised: who
+/// waits for the page would wait for ever, and its bytes may be gone.
+fn done(what: &str, result: io::Result<()>) {
+    if let Err(error) = result {
+        panic!("a region cannot {what}: {error}");
+    }
+}

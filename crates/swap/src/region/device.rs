@@ -1,0 +1,259 @@
+//! The device of a region, and a thread's desk at it: a queue with the pages that are on their way.
+//!
+//! Pages are read into and written from the alias, where they lie: there is no copy.
+//!
+//! What it never does: reach the device other than through `nyx_media`'s queues.
+//!
+//! *Thread safety*: a [`Device`] is plain data; a desk is one thread's. *Invariant*: what the pager
+//! wants moved is on its way or in `waiting`, in its order.
+
+use super::core::{Kind, Move};
+use super::uffd::PAGE_BYTES;
+use nyx_base::Clock;
+use nyx_media::queue::{
+    BlockFile, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
+};
+use nyx_media::{MediaError, TscClock};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Requests of a desk that are on their way at once.
+const DEPTH: u32 = 64;
+/// Who waits for a page spins so long, and sleeps then.
+const SPIN_NS: u64 = 100_000;
+
+/// Where pages go: a range of a file or of a block device, which is overwritten.
+#[derive(Clone, Debug)]
+pub struct Device {
+    blocks: Arc<BlockFile>,
+    begin_bytes: u64,
+    len_bytes: u64,
+    critical: Through,
+    background: Through,
+    over: Over,
+}
+
+#[derive(Clone, Debug)]
+enum Over {
+    Nothing,
+    Emulation(Arc<Mutex<Emulation>>),
+    Refusals(Refusals),
+}
+
+impl Device {
+    /// All of a file or block device.
+    pub fn new(blocks: Arc<BlockFile>) -> Device {
+        Device {
+            begin_bytes: 0,
+            len_bytes: blocks.len_bytes(),
+            blocks,
+            critical: Through::Auto,
+            background: Through::Auto,
+            over: Over::Nothing,
+        }
+    }
+
+    /// A file of so many bytes in a directory, whose name is gone at once: nothing is left of it
+    /// when the process ends, however it does.
+    pub fn temporary(dir: &Path, len_bytes: u64) -> Result<Device, MediaError> {
+        let number = std::process::id();
+        let path = (0..u32::MAX).map(|n| dir.join(format!("nyx-region-{number}-{n}")));
+        let path = path.into_iter().find(|path| !path.exists());
+        let path = path.expect("a process has fewer regions");
+        let blocks = BlockFile::create(&path, len_bytes)?;
+        std::fs::remove_file(&path).map_err(|source| MediaError::File {
+            path,
+            action: "remove its name",
+            source,
+        })?;
+        Ok(Device::new(Arc::new(blocks)))
+    }
+
+    /// The same, of that range only; whole pages of it are used.
+    ///
+    /// # Panics
+    ///
+    /// Where it leaves the device or does not begin at a page.
+    #[must_use]
+    pub fn part(self, begin_bytes: u64, len_bytes: u64) -> Device {
+        let end = begin_bytes.checked_add(len_bytes);
+        let is_within = end.is_some_and(|end| end <= self.blocks.len_bytes());
+        assert!(
+            is_within && begin_bytes.is_multiple_of(PAGE_BYTES as u64),
+            "{len_bytes} bytes at {begin_bytes} of {} bytes",
+            self.blocks.len_bytes()
+        );
+        Device {
+            begin_bytes,
+            len_bytes,
+            ..self
+        }
+    }
+
+    /// Who carries requests out: those that somebody waits for, and the others.
+    #[must_use]
+    pub fn through(self, critical: Through, background: Through) -> Device {
+        Device {
+            critical,
+            background,
+            ..self
+        }
+    }
+
+    /// The same by what this device and machine were found to do: polled where they can.
+    #[must_use]
+    pub fn fastest(self, support: &Support) -> Device {
+        self.through(support.critical(), support.background())
+    }
+
+    /// Through a modelled device, in real time.
+    #[must_use]
+    pub fn emulated(self, model: Arc<Mutex<Emulation>>) -> Device {
+        Device {
+            over: Over::Emulation(model),
+            ..self
+        }
+    }
+
+    /// As one that refuses requests, for tests.
+    #[must_use]
+    pub fn refusing(self, refusals: Refusals) -> Device {
+        Device {
+            over: Over::Refusals(refusals),
+            ..self
+        }
+    }
+
+    /// Pages that fit.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.len_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX)
+    }
+
+    fn queue(&self, through: Through) -> Result<Queue, MediaError> {
+        let shape = QueueShape {
+            depth: DEPTH,
+            through,
+        };
+        // The kernel is told of no pool: it would keep all of the region in memory.
+        match &self.over {
+            Over::Nothing => Queue::new(&self.blocks, &[], shape),
+            Over::Emulation(model) => Queue::emulated(&self.blocks, &[], shape, model),
+            Over::Refusals(refusals) => Queue::refusing(&self.blocks, &[], shape, refusals),
+        }
+    }
+
+    /// A desk for pages that the thread waits for itself.
+    pub(super) fn critical(&self, pages: &Pool) -> Result<Desk, MediaError> {
+        Ok(self.desk(self.queue(self.critical)?, pages))
+    }
+
+    /// A desk whose thread is woken when something is done.
+    pub(super) fn background(&self, pages: &Pool) -> Result<Desk, MediaError> {
+        Ok(self.desk(self.queue(self.background)?, pages))
+    }
+
+    fn desk(&self, queue: Queue, pages: &Pool) -> Desk {
+        Desk {
+            queue,
+            pages: pages.clone(),
+            begin_bytes: self.begin_bytes,
+            waiting: VecDeque::with_capacity(DEPTH as usize),
+            moving: Vec::with_capacity(DEPTH as usize),
+            clock: TscClock::start(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Desk {
+    queue: Queue,
+    pages: Pool,
+    begin_bytes: u64,
+    /// For which the queue had no room.
+    waiting: VecDeque<Move>,
+    moving: Vec<Move>,
+    clock: TscClock,
+}
+
+impl Desk {
+    /// Sets a move off, or has it wait for those before it.
+    pub(super) fn push(&mut self, what: Move) {
+        self.waiting.push_back(what);
+        self.set_off();
+    }
+
+    fn set_off(&mut self) {
+        let before = self.waiting.len();
+        while self.moving.len() < DEPTH as usize
+            && let Some(what) = self.waiting.pop_front()
+        {
+            // SAFETY: a page that is being read is not in the view until that is done, and the
+            // pager moves a page once at a time: nobody else has its bytes. One that is being
+            // written may be mapped again and written to; then the pager writes it again, and the
+            // buffer is never looked at.
+            let page = unsafe { self.pages.take_named(what.page) };
+            let page = page.expect("a page is moved once at a time");
+            let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
+            let request = match what.kind {
+                Kind::Critical | Kind::Ahead => Request::Read { at, into: page },
+                Kind::Write => Request::Write {
+                    at,
+                    from: page,
+                    is_durable: false,
+                },
+            };
+            let submitted = self.queue.submit(request, u64::from(what.page));
+            submitted.expect("fewer are on their way than the queue is deep");
+            self.moving.push(what);
+        }
+        if self.waiting.len() < before {
+            self.queue.kick();
+        }
+    }
+
+    /// Something that is done, and whether it went well; waits for nothing.
+    pub(super) fn next(&mut self) -> Option<(Move, bool)> {
+        let done = self.queue.reap()?;
+        let is_it = |what: &Move| u64::from(what.page) == done.tag;
+        let at = self.moving.iter().position(is_it);
+        let what = self.moving.swap_remove(at.expect("it was set off here"));
+        let result = done.result;
+        // The page is free for its next move before the pager hears of this one.
+        drop(done.buffer);
+        if let Err(error) = result {
+            tracing::warn!(page = what.page, slot = what.slot, "{error}");
+        }
+        self.set_off();
+        Some((what, result.is_ok()))
+    }
+
+    /// The same; spins until something is done, and sleeps where that takes long. None where
+    /// nothing is on its way.
+    pub(super) fn wait(&mut self) -> Option<(Move, bool)> {
+        let began = self.clock.now();
+        while !self.moving.is_empty() {
+            if let Some(done) = self.next() {
+                return Some(done);
+            }
+            if self.clock.now().since(began).0 > SPIN_NS {
+                self.queue.rest();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        None
+    }
+
+    /// Moves that are on their way or wait to be.
+    pub(super) fn pending(&self) -> usize {
+        self.moving.len() + self.waiting.len()
+    }
+
+    /// Becomes readable when something is done.
+    pub(super) fn event(&mut self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+}

@@ -1,0 +1,182 @@
+//! The memory of a region: a file without a name, mapped twice. The *view* is what the program
+//! sees, and only what was mapped into it; in the *alias* all that is in memory can be reached, by
+//! devices and by who writes pages back. "In memory and not in the view" is the swap cache.
+//!
+//! Behind the region's pages the view has some more, *doorbells*: touching one is a fault like any
+//! other, by which a thread that sleeps until there is a fault is woken.
+//!
+//! What it never does: decide which page is where. A child of `fork` has neither mapping: it would
+//! read zeros.
+//!
+//! *Thread safety*: every call is a system call, or reads bytes that the caller alone has.
+
+use super::error::{RegionError, Trying};
+use super::uffd::{Fault, PAGE_BYTES, Page, Uffd};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+static ZEROS: Page = Page([0; PAGE_BYTES]);
+
+/// A mapping of the whole file.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the fields do not change; bytes are reached through raw pointers, by code that makes its
+// own argument.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &OwnedFd, len: usize) -> Result<Mapping, RegionError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is ours alone.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, access, flags, file, 0) };
+        let base = base.trying("map a region's memory")?.cast();
+        let base = NonNull::new(base).expect("mmap never returns null");
+        let mapping = Mapping { base, len };
+        for advice in [Advice::LinuxDontFork, Advice::LinuxNoHugepage] {
+            // SAFETY: the mapping is ours; neither advice changes what is in it.
+            let advised = unsafe { madvise(base.as_ptr().cast(), len, advice) };
+            match advised {
+                // A kernel without huge pages.
+                Err(Errno::INVAL) if advice == Advice::LinuxNoHugepage => {}
+                other => other.trying("advise on a region's memory")?,
+            }
+        }
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the owner goes, and with it all that knew the address.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        unmapped.expect("a mapping of ours can be unmapped");
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Memory {
+    view: Mapping,
+    alias: Mapping,
+    file: OwnedFd,
+    uffd: Uffd,
+}
+
+impl Memory {
+    /// So many pages, none of which is in memory, and so many doorbells.
+    pub(super) fn new(
+        pages: u32,
+        doorbells: u32,
+        in_user_mode: bool,
+    ) -> Result<Memory, RegionError> {
+        let uffd = Uffd::new(in_user_mode)?;
+        let len = (pages as usize + doorbells as usize) * PAGE_BYTES;
+        let file = memfd_create("nyx-region", MemfdFlags::CLOEXEC);
+        let file = file.trying("make a region's memory")?;
+        ftruncate(&file, len as u64).trying("size a region's memory")?;
+        let memory = Memory {
+            view: Mapping::new(&file, len)?,
+            alias: Mapping::new(&file, len)?,
+            file,
+            uffd,
+        };
+        memory.uffd.register(memory.at(0), len)?;
+        Ok(memory)
+    }
+
+    /// Where the view begins.
+    pub(super) fn view(&self) -> NonNull<u8> {
+        self.view.base
+    }
+
+    /// Where the alias begins.
+    pub(super) fn alias(&self) -> NonNull<u8> {
+        self.alias.base
+    }
+
+    /// Sleeps until a page is touched that is not in the view.
+    pub(super) fn next(&self) -> io::Result<Option<(u32, Fault)>> {
+        let fault = self.uffd.next()?;
+        Ok(fault.map(|fault| (((fault.address - self.at(0)) / PAGE_BYTES) as u32, fault)))
+    }
+
+    /// Maps zeros where nothing is in memory.
+    pub(super) fn zero(&self, page: u32, writable: bool) -> io::Result<()> {
+        self.uffd.copy(self.at(page), &ZEROS, writable)
+    }
+
+    /// Takes a page that is in memory into the view.
+    pub(super) fn map(&self, page: u32, writable: bool) -> io::Result<()> {
+        self.uffd.go_on(self.at(page), writable)
+    }
+
+    /// Lets a page of the view be written to, or lets those who wait for it try again.
+    pub(super) fn allow(&self, page: u32, writable: bool) -> io::Result<()> {
+        match writable {
+            true => self.uffd.protect(self.at(page), false),
+            false => self.uffd.wake(self.at(page)),
+        }
+    }
+
+    /// Takes pages out of the view; what is in memory stays there. Poison goes too.
+    pub(super) fn unmap(&self, first: u32, pages: u32) -> io::Result<()> {
+        let (at, len) = (self.at(first), pages as usize * PAGE_BYTES);
+        // SAFETY: the range lies in the view, which maps a shared file: this drops the view's
+        // entries and no bytes. Who touches them faults.
+        let advised = unsafe { madvise(at as *mut _, len, Advice::LinuxDontNeed) };
+        Ok(advised?)
+    }
+
+    /// Gives memory back.
+    pub(super) fn free(&self, page: u32) -> io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let at = u64::from(page) * PAGE_BYTES as u64;
+        Ok(fallocate(&self.file, hole, at, PAGE_BYTES as u64)?)
+    }
+
+    /// Who touches the page gets SIGBUS.
+    pub(super) fn poison(&self, page: u32) -> io::Result<()> {
+        self.uffd.poison(self.at(page))
+    }
+
+    /// Touches a doorbell; returns when somebody has answered.
+    pub(super) fn ring(&self, page: u32) {
+        // SAFETY: it lies in the view, which lives as long as this; nobody ever writes to it.
+        unsafe { (self.at(page) as *const u8).read_volatile() };
+    }
+
+    /// Bytes in memory, as the kernel counts them.
+    pub(super) fn resident_bytes(&self) -> io::Result<u64> {
+        Ok(fstat(&self.file)?.st_blocks as u64 * 512)
+    }
+
+    /// Where a page is in the view.
+    pub(super) fn at(&self, page: u32) -> usize {
+        self.view.base.as_ptr() as usize + page as usize * PAGE_BYTES
+    }
+
+    /// Whether a page in memory is all zeros.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes to it meanwhile.
+    pub(super) unsafe fn is_zero(&self, page: u32) -> bool {
+        // SAFETY: the page lies in the alias, is aligned, and is not written to by promise.
+        let words = unsafe {
+            let at = self.alias.base.add(page as usize * PAGE_BYTES);
+            std::slice::from_raw_parts(at.cast::<u64>().as_ptr(), PAGE_BYTES / 8)
+        };
+        words.iter().all(|&word| word == 0)
+    }
+}

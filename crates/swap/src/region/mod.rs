@@ -1,0 +1,463 @@
+//! Engine L: a memory range that is larger than its DRAM, for programs in Rust and for Nyx's own
+//! tiers (Ultraswap sections 3.1 and 3.2).
+//!
+//! A [`Region`] has so many bytes, of which so many may be in memory; the rest is on a [`Device`].
+//!
+//! * *Explicit*: [`Region::fix`] has pages in memory until its guard is dropped, and tells why
+//!   where that cannot be. [`Region::read_at`] and [`Region::write_at`] copy through it.
+//! * *Faulting*: [`Region::as_ptr`] is memory like any other; who touches a page that is not there
+//!   waits for it. Where it cannot be had he gets SIGBUS, and its address is logged.
+//!
+//! ```text
+//! program --touch--> fault --userfaultfd--> handler, one per CPU --critical queue--> device
+//!    |                                         |  asks, under one lock
+//!    +--fix, will_need, dont_need--> pager (nyx_policy::paging): which page is where
+//!                                              |  acts: zero map unmap read write free fail
+//!                                   background's thread --its own queue--> device
+//! ```
+//!
+//! The pager decides all; here its acts are carried out, in their order (`core.rs`). Memory is a
+//! file without a name that is mapped twice (`memory.rs`): the *view* of the program, into which
+//! pages are mapped by `UFFDIO_CONTINUE`, and the *alias*, into which the device reads and from
+//! which it writes, without a copy. A page whose memory is given back is a hole in the file. What
+//! is read is mapped read only; its first write is a fault by which the pager knows that it is to
+//! be written back. Threads are in `threads.rs`.
+//!
+//! What it never does: hold more in memory than its limit, which is counted in the pages of the
+//! file; leave a thread, a file or a mapping behind; show zeros for what it cannot read; work in
+//! part where userfaultfd is not to be had: it says what is missing.
+//!
+//! *Thread safety*: a region is shared by reference. What is reached through [`Region::as_ptr`] is
+//! the program's to order. A child of `fork` does not have the region. *Errors*: [`RegionError`].
+
+mod bytes;
+mod core;
+mod device;
+mod error;
+mod memory;
+mod threads;
+mod uffd;
+
+pub use device::Device;
+pub use error::RegionError;
+
+use self::core::Shared;
+use bytes::Words;
+use error::Trying;
+use memory::Memory;
+use nyx_base::Latencies;
+use nyx_media::queue;
+use nyx_policy::paging::pager::{self, Counts, Pager, Prefetch};
+use nyx_policy::paging::pool::{self, Rule};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::thread::JoinHandle;
+use uffd::PAGE_BYTES;
+
+/// Pages in memory at least: an instruction may need several at once.
+const LIMIT_PAGES_MIN: u32 = 16;
+/// The pool that is kept free is no smaller, where an eighth of the limit is not.
+const FLOOR_BYTES: u64 = 256 << 10;
+
+/// What a region is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes that it has; rounded up to pages of 4096.
+    pub len_bytes: u64,
+    /// Bytes of it that may be in memory; 16 pages at least.
+    pub limit_bytes: u64,
+    /// What is read before it is wanted.
+    pub prefetch: Prefetch,
+    /// How much is kept free.
+    pub pool: Rule,
+    /// Threads that answer faults; as many as there are CPUs, up to 8, where none is said.
+    pub handlers: Option<usize>,
+    /// The CPU of the thread that reclaims; any where none is said.
+    pub reclaimer_cpu: Option<usize>,
+    /// Whether it will do that only faults in user mode are answered, which takes no privilege:
+    /// system calls that touch a page which is not in memory then fail with `EFAULT`.
+    pub in_user_mode: bool,
+}
+
+impl Shape {
+    /// The usual one.
+    pub fn new(len_bytes: u64, limit_bytes: u64) -> Shape {
+        Shape {
+            len_bytes,
+            limit_bytes,
+            prefetch: Prefetch::default(),
+            pool: Rule::Demand,
+            handlers: None,
+            reclaimer_cpu: None,
+            in_user_mode: false,
+        }
+    }
+
+    fn pages(&self) -> Result<(u32, u32), RegionError> {
+        let reason = |reason| RegionError::Shape {
+            len_bytes: self.len_bytes,
+            limit_bytes: self.limit_bytes,
+            reason,
+        };
+        let pages = self.len_bytes.div_ceil(PAGE_BYTES as u64);
+        if pages == 0 || pages > u64::from(u32::MAX / 2) {
+            return Err(reason("it has 1 page of 4096 bytes to some 8 TiB"));
+        }
+        let limit = (self.limit_bytes / PAGE_BYTES as u64).min(pages.max(LIMIT_PAGES_MIN.into()));
+        if limit < u64::from(LIMIT_PAGES_MIN) {
+            return Err(reason(
+                "an instruction may need several pages: 65536 bytes at least",
+            ));
+        }
+        Ok((pages as u32, limit as u32))
+    }
+}
+
+/// What a region did since it was made, and how it stands.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// What the pager counted.
+    pub counts: Counts,
+    /// Bytes that take memory, as the pager has it.
+    pub used_bytes: u64,
+    /// Bytes that may.
+    pub limit_bytes: u64,
+    /// Bytes on the device.
+    pub device_bytes: u64,
+    /// Pages that give SIGBUS to who touches them.
+    pub poisoned_pages: usize,
+    /// How long faults of touches took, from their being heard of until they were answered. The way
+    /// through the kernel to the handler and back is not in it.
+    pub faults: Latencies,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Region {
+    shared: Arc<Shared>,
+    handlers: Vec<JoinHandle<()>>,
+    background: Option<JoinHandle<()>>,
+    len: usize,
+}
+
+impl Region {
+    /// A region of the usual [`Shape`]: zeros, none of which take memory.
+    pub fn new(len_bytes: u64, limit_bytes: u64, device: &Device) -> Result<Region, RegionError> {
+        Region::with(Shape::new(len_bytes, limit_bytes), device)
+    }
+
+    /// A region.
+    ///
+    /// # Errors
+    ///
+    /// Where the shape cannot be, the device cannot be used, or this process may not have a
+    /// userfaultfd; which, and what would help.
+    pub fn with(shape: Shape, device: &Device) -> Result<Region, RegionError> {
+        let (pages, limit_pages) = shape.pages()?;
+        let handlers = shape
+            .handlers
+            .unwrap_or_else(threads::handlers_default)
+            .max(1);
+        let memory = Memory::new(pages, handlers as u32, shape.in_user_mode)?;
+        let memory = Arc::new(memory);
+        let pager = Pager::new(pager::Shape {
+            pages,
+            limit_pages,
+            slots: device.slots().min(pages),
+            prefetch: shape.prefetch,
+        });
+        let shared = Shared::new(pager, memory.clone(), pages);
+        let shared = Arc::new(shared.trying("make an event of a region")?);
+        // SAFETY: the alias has as many pages, and is mapped as long as the memory lives.
+        let lent = unsafe { queue::Pool::lent(memory.alias(), pages, PAGE_BYTES, memory.clone()) };
+        let mut region = Region {
+            shared,
+            handlers: Vec::new(),
+            background: None,
+            len: pages as usize * PAGE_BYTES,
+        };
+        region.start(shape, device, &lent, handlers)?;
+        Ok(region)
+    }
+
+    fn start(
+        &mut self,
+        shape: Shape,
+        device: &Device,
+        lent: &queue::Pool,
+        handlers: usize,
+    ) -> Result<(), RegionError> {
+        let cpus = threads::cpus();
+        let background = threads::Background::new(
+            self.shared.clone(),
+            device.background(lent)?,
+            device.background(lent)?,
+            pool::Pool::new(shape.pool, FLOOR_BYTES),
+        );
+        let run = move || background.run();
+        let background = threads::start("nyx-reclaim", shape.reclaimer_cpu, run)?;
+        self.background = Some(background);
+        for number in 0..handlers {
+            let (shared, desk) = (self.shared.clone(), device.critical(lent)?);
+            let cpu = cpus.get(number % cpus.len().max(1)).copied();
+            let handle = move || threads::handle(&shared, desk);
+            self.handlers
+                .push(threads::start("nyx-fault", cpu, handle)?);
+        }
+        Ok(())
+    }
+
+    /// Its bytes, whole pages.
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    /// The faulting mode: as many bytes as [`Region::len_bytes`] tells, which may be read and
+    /// written as long as the region lives. Who touches what cannot be had gets SIGBUS.
+    ///
+    /// A system call may be given them too, unless the region is `in_user_mode`. What goes past the
+    /// CPU (`O_DIRECT`, registered buffers) is to be fixed as long as it is under way: the kernel
+    /// would go on with memory that is not the region's any more.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.shared.memory.view().as_ptr()
+    }
+
+    /// Has all pages of a range in memory until the guard is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Where the range leaves the region, or one of its pages cannot be had; then none is fixed.
+    pub fn fix(&self, range: Range<usize>) -> Result<Fixed<'_>, RegionError> {
+        self.fix_for(range, false)
+    }
+
+    /// The same, as bytes that nobody else reaches meanwhile.
+    pub fn fix_mut(&mut self, range: Range<usize>) -> Result<FixedMut<'_>, RegionError> {
+        self.fix_for(range, true).map(FixedMut)
+    }
+
+    fn fix_for(&self, range: Range<usize>, is_write: bool) -> Result<Fixed<'_>, RegionError> {
+        let (first, pages) = self.pages_of(&range)?;
+        let page_error = |(page, why)| RegionError::Page {
+            at_bytes: u64::from(page) * PAGE_BYTES as u64,
+            why,
+        };
+        let fixed = self.shared.fix(first, pages, is_write);
+        fixed.map_err(page_error)?;
+        Ok(Fixed {
+            region: self,
+            range,
+        })
+    }
+
+    /// Keeps a range in memory as long as the region lives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::fix`].
+    pub fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.fix(range).map(std::mem::forget)
+    }
+
+    /// Copies what is at byte `at` and behind it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::fix`]; then `into` holds what was read before.
+    pub fn read_at(&self, at: usize, into: &mut [u8]) -> Result<(), RegionError> {
+        let mut done = 0;
+        while done < into.len() {
+            let piece = self.piece(at + done, into.len() - done);
+            let len = piece.len();
+            let fixed = self.fix(piece)?;
+            fixed.words().read(at + done, &mut into[done..done + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies to byte `at` and behind it. Other threads see it word by word.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::fix`]; then what was written before is there.
+    pub fn write_at(&self, at: usize, from: &[u8]) -> Result<(), RegionError> {
+        let mut done = 0;
+        while done < from.len() {
+            let piece = self.piece(at + done, from.len() - done);
+            let len = piece.len();
+            let fixed = self.fix_for(piece, true)?;
+            fixed.words().write(at + done, &from[done..done + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// The part of a range that lies in its first page.
+    fn piece(&self, at: usize, len: usize) -> Range<usize> {
+        let in_page = PAGE_BYTES - at % PAGE_BYTES;
+        at..at.saturating_add(len.min(in_page))
+    }
+
+    /// A range will be touched: what of it is on the device is read, as far as memory is free.
+    ///
+    /// # Errors
+    ///
+    /// Where the range leaves the region.
+    pub fn will_need(&self, range: Range<usize>) -> Result<(), RegionError> {
+        let (first, pages) = self.pages_of(&range)?;
+        for page in first..first + pages {
+            self.shared.tell(|pager, acts| pager.will_need(page, acts));
+        }
+        Ok(())
+    }
+
+    /// What is in a range is not wanted any more: the pages that lie in it as a whole read as zeros
+    /// from now on, and take neither memory nor place on the device. How many of them are fixed or
+    /// pinned, and stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// Where the range leaves the region.
+    pub fn dont_need(&self, range: Range<usize>) -> Result<u32, RegionError> {
+        self.pages_of(&range)?;
+        let first = range.start.div_ceil(PAGE_BYTES) as u32;
+        let end = (range.end / PAGE_BYTES) as u32;
+        Ok(self.shared.forget(first, end.saturating_sub(first)))
+    }
+
+    /// Another limit, in bytes; faults wait while more is used.
+    ///
+    /// # Errors
+    ///
+    /// Where it is less than 16 pages.
+    pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
+        let (_, pages) = Shape::new(self.len as u64, limit_bytes).pages()?;
+        self.shared.tell(|pager, acts| pager.set_limit(pages, acts));
+        self.shared.ring();
+        Ok(())
+    }
+
+    /// What happened since it was made.
+    pub fn figures(&self) -> Figures {
+        let core = self.shared.lock();
+        let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
+        let mut faults = Latencies::default();
+        core.faults.add_to(&mut faults);
+        Figures {
+            counts: core.pager.counts(),
+            used_bytes: bytes(core.pager.used_pages()),
+            limit_bytes: bytes(core.pager.limit_pages()),
+            device_bytes: bytes(core.pager.slots_taken()),
+            poisoned_pages: core.poisoned_pages(),
+            faults,
+        }
+    }
+
+    /// Bytes in memory, as the kernel counts them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn resident_bytes(&self) -> Result<u64, RegionError> {
+        let resident = self.shared.memory.resident_bytes();
+        resident.trying("ask for a region's memory")
+    }
+
+    fn pages_of(&self, range: &Range<usize>) -> Result<(u32, u32), RegionError> {
+        if range.start >= range.end || range.end > self.len {
+            return Err(RegionError::Range {
+                at_bytes: range.start as u64,
+                len_bytes: range.end.saturating_sub(range.start) as u64,
+                region_bytes: self.len as u64,
+            });
+        }
+        let first = range.start / PAGE_BYTES;
+        let pages = range.end.div_ceil(PAGE_BYTES) - first;
+        Ok((first as u32, pages as u32))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Each handler answers one doorbell and goes.
+        for number in 0..self.handlers.len() {
+            self.shared.memory.ring(self.shared.pages + number as u32);
+        }
+        for handler in self.handlers.drain(..) {
+            // One that panicked has ended the process.
+            let _ = handler.join();
+        }
+        self.shared.is_over.store(true, Release);
+        self.shared.ring();
+        if let Some(background) = self.background.take() {
+            let _ = background.join();
+        }
+    }
+}
+
+/// Pages that are in memory as long as this lives.
+#[derive(Debug)]
+pub struct Fixed<'a> {
+    region: &'a Region,
+    range: Range<usize>,
+}
+
+impl Fixed<'_> {
+    /// Where the range begins.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.as_ptr().wrapping_add(self.range.start)
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// A range has a byte.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    fn words(&self) -> Words<'_> {
+        // SAFETY: the view has as many bytes, begins at a page, and lives as long as the region.
+        // Slices of it are given out for `&mut Region` only; who uses the raw pointer has to do so
+        // by atomics where others may write. Only pages that are fixed are reached.
+        unsafe { Words::at(self.region.shared.memory.view(), self.region.len) }
+    }
+}
+
+impl Drop for Fixed<'_> {
+    fn drop(&mut self) {
+        let pages = self.region.pages_of(&self.range);
+        let (first, pages) = pages.expect("it was fixed");
+        self.region.shared.unfix(first, pages);
+    }
+}
+
+/// Bytes of pages that are in memory as long as this lives.
+#[derive(Debug)]
+pub struct FixedMut<'a>(Fixed<'a>);
+
+impl Deref for FixedMut<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies in the view; the region is borrowed alone, so that nobody else
+        // reaches it but through a raw pointer, whose user has to keep off.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+impl DerefMut for FixedMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Region>();
+};

@@ -1,0 +1,246 @@
+//! The threads of a region.
+//!
+//! A *handler* for each CPU sleeps until there is a fault, asks the pager, submits the page that is
+//! waited for to its own queue, posts what is read ahead, and only then waits (Ultraswap section
+//! 3.2). It is pinned: a fault is heard of first on the CPU that it happened on, where the answer
+//! costs no interrupt of another one.
+//!
+//! The *background's thread* has a queue for what nobody waits for, and reclaims: the free pool
+//! tells when (`nyx_policy::paging::pool`). It has a second queue for pages that are waited for and
+//! that no handler can read, because memory came free only here, or because a caller fixes them.
+//!
+//! What they never do: touch the view; run a signal's handler; go on after a panic, since whoever
+//! touches the region would wait for ever: that ends the process.
+//!
+//! *Thread safety*: each thread owns its desks; all else is [`Shared`].
+
+use super::core::{Kind, Move, Shared};
+use super::device::Desk;
+use super::error::{RegionError, Trying};
+use super::uffd::PAGE_BYTES;
+use nyx_base::{Clock, Nanos};
+use nyx_policy::paging::pool::{Act, Pool};
+use rustix::event::{Timespec, epoll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::thread::JoinHandle;
+
+/// Handlers at most: all that sleep are woken by each fault.
+const HANDLERS_MAX: usize = 8;
+/// Where nothing can be freed it is tried again after this.
+const STUCK: Nanos = Nanos::from_millis(10);
+
+/// The CPUs that this process may run on.
+pub(super) fn cpus() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return vec![0];
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect()
+}
+
+/// So many handlers are made where nobody says how many.
+pub(super) fn handlers_default() -> usize {
+    cpus().len().clamp(1, HANDLERS_MAX)
+}
+
+/// A thread of a region, pinned to a CPU where one is named.
+pub(super) fn start(
+    name: &str,
+    cpu: Option<usize>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, RegionError> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    let body = move || {
+        let guard = EndsAll;
+        block_signals();
+        if let Some(cpu) = cpu {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            if let Err(error) = sched_setaffinity(None, &one) {
+                tracing::warn!(cpu, %error, "a region's thread could not be pinned");
+            }
+        }
+        work();
+        std::mem::forget(guard);
+    };
+    builder.spawn(body).trying("start a thread of a region")
+}
+
+/// Ends the process where a thread panics.
+struct EndsAll;
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        tracing::error!("a thread of a region panicked: nobody answers its faults any more");
+        std::process::abort();
+    }
+}
+
+/// A signal's handler of the program could touch the region here, and would wait for itself.
+fn block_signals() {
+    // SAFETY: a set of signals is plain data that `sigfillset` fills; blocking them concerns this
+    // thread only.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}
+
+/// A handler's life: until a doorbell is touched.
+pub(super) fn handle(shared: &Shared, mut desk: Desk) {
+    loop {
+        let heard = shared.memory.next().expect("a userfaultfd tells of faults");
+        let Some((page, fault)) = heard else {
+            continue;
+        };
+        let now = shared.clock.now();
+        if page >= shared.pages {
+            let answered = shared.memory.zero(page, false);
+            return answered.expect("a doorbell is answered once");
+        }
+        shared.fault(page, fault.is_write, now, &mut desk);
+        while let Some((what, is_good)) = desk.wait() {
+            shared.moved(what, is_good, Some(&mut desk));
+        }
+    }
+}
+
+/// The background's thread.
+pub(super) struct Background {
+    shared: Arc<Shared>,
+    critical: Desk,
+    background: Desk,
+    pool: Pool,
+    /// Used pages until which it reclaims, once it does.
+    down_to: Option<u32>,
+    posted: Vec<Move>,
+}
+
+impl Background {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        critical: Desk,
+        background: Desk,
+        pool: Pool,
+    ) -> Background {
+        Background {
+            shared,
+            critical,
+            background,
+            pool,
+            down_to: None,
+            posted: Vec::with_capacity(64),
+        }
+    }
+
+    /// Its life: until the region is over.
+    pub(super) fn run(mut self) {
+        let woken = self.watch().expect("events of ours can be watched");
+        while !self.shared.is_over.load(Acquire) {
+            self.set_off_posted();
+            let is_moved = self.take_in();
+            let sleep = self.reclaim();
+            let low_pages = self.shared.low_pages.load(Relaxed);
+            if !is_moved && self.shared.lock().may_sleep(low_pages) {
+                self.sleep(&woken, sleep);
+            }
+        }
+        // What is on its way is waited for where the desks are dropped.
+    }
+
+    fn watch(&mut self) -> io::Result<OwnedFd> {
+        let woken = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // For edges: nothing has to be read back.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&woken, self.shared.bell(), data, flags)?;
+        for desk in [&mut self.critical, &mut self.background] {
+            if let Some(event) = desk.event() {
+                epoll::add(&woken, event, data, flags)?;
+            }
+        }
+        Ok(woken)
+    }
+
+    fn set_off_posted(&mut self) {
+        self.shared.lock().take_posted(&mut self.posted);
+        // What is waited for goes first, on a queue of its own.
+        let is_critical = |what: &&Move| what.kind == Kind::Critical;
+        for &what in self.posted.iter().filter(is_critical) {
+            self.critical.push(what);
+        }
+        for &what in self.posted.iter().filter(|what| !is_critical(what)) {
+            self.background.push(what);
+        }
+        self.posted.clear();
+    }
+
+    /// Tells the pager of all that is done; whether there was any.
+    fn take_in(&mut self) -> bool {
+        let mut is_moved = false;
+        for desk in [&mut self.critical, &mut self.background] {
+            while let Some((what, is_good)) = desk.next() {
+                self.shared.moved(what, is_good, None);
+                is_moved = true;
+            }
+        }
+        is_moved
+    }
+
+    /// Frees what the pool wants free; how long it may sleep then.
+    fn reclaim(&mut self) -> Nanos {
+        let mut core = self.shared.lock();
+        let (used, limit) = (core.pager.used_pages(), core.pager.limit_pages());
+        let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
+        let now = self.shared.clock.now();
+        let down_to = match self.down_to {
+            Some(down_to) => down_to,
+            None => match self.pool.look(now, bytes(used), bytes(limit)) {
+                Act::Sleep(time) if used <= limit => {
+                    let low = self.pool.levels(bytes(limit)).low / PAGE_BYTES as u64;
+                    self.shared.low_pages.store(low as u32, Relaxed);
+                    return time;
+                }
+                Act::Sleep(_) => limit,
+                Act::Reclaim { down_to } => (down_to / PAGE_BYTES as u64) as u32,
+            },
+        };
+        self.down_to = Some(down_to);
+        // Nobody needs to tell it that little is free.
+        self.shared.low_pages.store(0, Relaxed);
+        let wanted = used.saturating_sub(down_to);
+        let freed = self.shared.reclaim(&mut core, wanted);
+        let is_moving = self.background.pending() > 0 || !core.posted.is_empty();
+        let used = core.pager.used_pages();
+        drop(core);
+        if freed < wanted && is_moving {
+            // It goes on when that is done.
+            return STUCK;
+        }
+        self.down_to = None;
+        self.pool.reclaimed(now, bytes(used));
+        match freed < wanted {
+            true => STUCK,
+            false => Nanos::ZERO,
+        }
+    }
+
+    fn sleep(&self, woken: &OwnedFd, time: Nanos) {
+        let time = Timespec {
+            tv_sec: (time.0 / 1_000_000_000) as i64,
+            tv_nsec: (time.0 % 1_000_000_000) as i64,
+        };
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 3];
+        // Interrupted or not: it looks at all that there may be.
+        let _ = epoll::wait(woken, &mut events, Some(&time));
+    }
+}
