@@ -3,7 +3,8 @@
 //!
 //! One lock is held from what the pager is told of until its acts are carried out, as the pager
 //! asks for. Waiting for a device is outside of it. It is one lock because it is simple: a handler
-//! holds it for a few microseconds, most of them the kernel's.
+//! holds it for a few microseconds, most of them the kernel's. Who reclaims takes it for a few pages
+//! at a time, and lets those before who wait for a page.
 //!
 //! What it never does: touch the view while the lock is held, since who has the lock answers the
 //! fault; wait for a device.
@@ -20,9 +21,15 @@ use nyx_policy::paging::pager::{Act, Pager, State, Why, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Who waits for a page spins for the lock, since being woken takes longer than it is held.
+const URGENT_SPINS: u32 = 400;
+/// So long the background waits for those who wait for a page: some microseconds.
+const POLITE_SPINS: u32 = 200;
 
 /// A read or write of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +54,8 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
+    /// Threads that want the lock for somebody who waits for a page.
+    urgent: AtomicU32,
     /// A page that is being fixed was mapped, or has failed.
     answered: Condvar,
     pub(super) memory: Arc<Memory>,
@@ -59,6 +68,60 @@ pub(super) struct Shared {
     pub(super) pages: u32,
 }
 
+/// The lock. Who is to be woken by what was done under it is woken after it is given back: he would
+/// take the CPU of the thread that has it.
+pub(super) struct Held<'a> {
+    shared: &'a Shared,
+    core: Option<MutexGuard<'a, Core>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl<'a> Held<'a> {
+    /// Sleeps until something is answered.
+    fn wait(mut self) -> Held<'a> {
+        let due = std::mem::take(&mut self.due);
+        self.shared.wake(due);
+        let core = self.core.take().expect("held until it is dropped");
+        let core = self.shared.answered.wait(core);
+        let shared = self.shared;
+        shared.held(core.expect("a holder that panics ends the process"))
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(mut core) = self.core.take() {
+            let due = std::mem::take(&mut core.due);
+            drop(core);
+            // A panic under the lock ends the process, or that of a caller is on its way.
+            if !std::thread::panicking() {
+                self.shared.wake(due);
+            }
+        }
+    }
+}
+
+/// Who is to be woken.
+#[derive(Debug, Default)]
+struct Due {
+    pages: Vec<u32>,
+    is_answer: bool,
+    is_ring: bool,
+}
+
 /// What the lock guards.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -68,6 +131,8 @@ pub(super) struct Core {
     pub(super) posted: Vec<Move>,
     /// Written without a write: all zeros.
     zeros: Vec<u32>,
+    /// Where pages are that are unmapped together.
+    places: Vec<usize>,
     /// A bit for each page that is in the view.
     view: Vec<u64>,
     /// Pages of which the pager was told a fault, and when: they are not answered yet.
@@ -78,6 +143,7 @@ pub(super) struct Core {
     poisoned: BTreeMap<u32, Why>,
     /// How long faults took, from their being heard of until their answer.
     pub(super) faults: LatencyCounter,
+    due: Due,
     /// Whether the background's thread is awake, or about to be.
     is_rung: bool,
 }
@@ -90,13 +156,16 @@ impl Shared {
                 acts: Vec::with_capacity(64),
                 posted: Vec::with_capacity(64),
                 zeros: Vec::with_capacity(64),
+                places: Vec::with_capacity(64),
                 view: vec![0; (pages as usize).div_ceil(64)],
                 touched: BTreeMap::new(),
                 fixing: BTreeMap::new(),
                 poisoned: BTreeMap::new(),
                 faults: LatencyCounter::default(),
+                due: Due::default(),
                 is_rung: false,
             }),
+            urgent: AtomicU32::new(0),
             answered: Condvar::new(),
             memory,
             clock: TscClock::start(),
@@ -107,14 +176,56 @@ impl Shared {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core
-            .lock()
-            .expect("a holder that panics ends the process")
+    /// For somebody who waits for a page.
+    fn lock_urgently(&self) -> Held<'_> {
+        self.urgent.fetch_add(1, Relaxed);
+        let spun = (0..URGENT_SPINS).find_map(|_| {
+            std::hint::spin_loop();
+            self.core.try_lock().ok()
+        });
+        let core = match spun {
+            Some(core) => self.held(core),
+            None => self.lock(),
+        };
+        self.urgent.fetch_sub(1, Relaxed);
+        core
+    }
+
+    /// For the background: those who wait for a page go first, for a while.
+    pub(super) fn lock_politely(&self) -> Held<'_> {
+        for _ in 0..POLITE_SPINS {
+            if self.urgent.load(Relaxed) == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.lock()
+    }
+
+    pub(super) fn lock(&self) -> Held<'_> {
+        let core = self.core.lock();
+        self.held(core.expect("a holder that panics ends the process"))
+    }
+
+    fn held<'a>(&'a self, core: MutexGuard<'a, Core>) -> Held<'a> {
+        let core = Some(core);
+        Held { shared: self, core }
     }
 
     pub(super) fn bell(&self) -> &OwnedFd {
         &self.bell
+    }
+
+    fn wake(&self, due: Due) {
+        for page in due.pages {
+            done("wake who waits for a page", self.memory.wake(page));
+        }
+        if due.is_answer {
+            self.answered.notify_all();
+        }
+        if due.is_ring {
+            self.ring();
+        }
     }
 
     /// Wakes the background's thread.
@@ -126,7 +237,7 @@ impl Shared {
     /// A page was touched: tells the pager, and does what it says. Reads that are waited for go to
     /// the desk of the thread that asks.
     pub(super) fn fault(&self, page: u32, is_write: bool, now: Instant, desk: &mut Desk) {
-        let mut core = self.lock();
+        let mut core = self.lock_urgently();
         core.touched.entry(page).or_insert(now);
         let Core { pager, acts, .. } = &mut *core;
         pager.fault(page, is_write, acts);
@@ -135,7 +246,10 @@ impl Shared {
 
     /// A read or write is over.
     pub(super) fn moved(&self, what: Move, is_good: bool, desk: Option<&mut Desk>) {
-        let mut core = self.lock();
+        let mut core = match desk {
+            Some(_) => self.lock_urgently(),
+            None => self.lock_politely(),
+        };
         let Core { pager, acts, .. } = &mut *core;
         match (what.kind, is_good) {
             (Kind::Critical | Kind::Ahead, _) => pager.read_done(what.page, is_good, acts),
@@ -166,12 +280,8 @@ impl Shared {
     pub(super) fn settle(&self, core: &mut Core, mut desk: Option<&mut Desk>) {
         loop {
             let mut acts = std::mem::take(&mut core.acts);
-            let mut left = &acts[..];
-            while let Some((&act, rest)) = left.split_first() {
-                left = match act {
-                    Act::Unmap { page } => self.unmap(core, page, rest),
-                    _ => rest,
-                };
+            self.unmap_together(core, &acts);
+            for &act in &acts {
                 self.carry_out(core, act, desk.as_deref_mut());
             }
             acts.clear();
@@ -184,21 +294,29 @@ impl Shared {
         }
         if !core.is_rung && core.is_wanted(self.low_pages.load(Relaxed)) {
             core.is_rung = true;
-            self.ring();
+            core.due.is_ring = true;
         }
     }
 
-    /// Unmaps a page and those behind it that are to be unmapped with it; gives what is left.
-    fn unmap<'a>(&self, core: &mut Core, first: u32, mut left: &'a [Act]) -> &'a [Act] {
-        let mut pages = 1;
-        while let Some((&Act::Unmap { page }, rest)) = left.split_first()
-            && page == first + pages
-        {
-            (pages, left) = (pages + 1, rest);
+    /// Unmaps at once what is unmapped before anything is mapped: other CPUs are told of it once,
+    /// which costs more than the rest. Nothing that stands before an unmap minds that it is earlier.
+    fn unmap_together(&self, core: &mut Core, acts: &[Act]) {
+        let mut places = std::mem::take(&mut core.places);
+        let maps = |act: &&Act| matches!(act, Act::Zero { .. } | Act::Map { .. });
+        for act in acts.iter().take_while(|act| !maps(act)) {
+            match *act {
+                Act::Unmap { page } => {
+                    core.set_viewed(page, false);
+                    places.push(self.memory.at(page));
+                }
+                // Its hole is told to other CPUs too, unless nothing is mapped there.
+                Act::Free { page } => places.push(self.memory.alias_at(page)),
+                _ => {}
+            }
         }
-        (first..first + pages).for_each(|page| core.set_viewed(page, false));
-        done("unmap pages", self.memory.unmap(first, pages));
-        left
+        done("unmap pages", self.memory.unmap(&places));
+        places.clear();
+        core.places = places;
     }
 
     fn carry_out(&self, core: &mut Core, act: Act, desk: Option<&mut Desk>) {
@@ -210,7 +328,8 @@ impl Shared {
             }
             Act::Map { page, writable } => {
                 let mapped = match core.is_viewed(page) {
-                    true => self.memory.allow(page, writable),
+                    true if writable => self.memory.allow_writes(page),
+                    true => Ok(()),
                     false => {
                         core.heal(self, page);
                         self.memory.map(page, writable)
@@ -219,7 +338,10 @@ impl Shared {
                 done("map a page", mapped);
                 self.answer(core, page, None);
             }
-            // Done with those that stood beside it.
+            Act::Unmap { page } if core.is_viewed(page) => {
+                core.set_viewed(page, false);
+                done("unmap a page", self.memory.unmap(&[self.memory.at(page)]));
+            }
             Act::Unmap { .. } => {}
             Act::Read {
                 page,
@@ -268,20 +390,21 @@ impl Shared {
 
     /// Whoever waits for the page has it now, or never.
     fn answer(&self, core: &mut Core, page: u32, why: Option<Why>) {
+        core.due.pages.push(page);
         core.set_viewed(page, why.is_none());
         if let Some(began) = core.touched.remove(&page) {
             core.faults.add(self.clock.now().since(began), 1);
         }
         if let Some((_, failed)) = core.fixing.get_mut(&page) {
             *failed = why;
-            self.answered.notify_all();
+            core.due.is_answer = true;
         }
     }
 
     /// Pins pages and waits until they are mapped, writable where they are to be written to. Where
     /// one cannot be had none is pinned.
     pub(super) fn fix(&self, first: u32, pages: u32, is_write: bool) -> Result<(), (u32, Why)> {
-        let mut core = self.lock();
+        let mut core = self.lock_urgently();
         let range = first..first + pages;
         for page in range.clone() {
             let fixing = core.fixing.entry(page).or_insert((0, None));
@@ -297,7 +420,7 @@ impl Shared {
                     result = Err((page, why));
                     break 'pages;
                 }
-                core = self.answered.wait(core).expect("no holder panics");
+                core = core.wait();
             }
             if is_write {
                 let Core { pager, acts, .. } = &mut *core;
@@ -379,7 +502,10 @@ impl Core {
     /// Takes the poison off a page.
     fn heal(&mut self, shared: &Shared, page: u32) {
         if self.poisoned.remove(&page).is_some() {
-            done("take poison off a page", shared.memory.unmap(page, 1));
+            done(
+                "take poison off a page",
+                shared.memory.unmap(&[shared.memory.at(page)]),
+            );
         }
     }
 }

@@ -161,6 +161,7 @@ impl Device {
             begin_bytes: self.begin_bytes,
             waiting: VecDeque::with_capacity(DEPTH as usize),
             moving: Vec::with_capacity(DEPTH as usize),
+            refused: 0,
             clock: TscClock::start(),
         }
     }
@@ -175,6 +176,8 @@ pub(super) struct Desk {
     /// For which the queue had no room.
     waiting: VecDeque<Move>,
     moving: Vec<Move>,
+    /// Moves that were refused one after the other.
+    refused: u32,
     clock: TscClock,
 }
 
@@ -223,8 +226,16 @@ impl Desk {
         let result = done.result;
         // The page is free for its next move before the pager hears of this one.
         drop(done.buffer);
-        if let Err(error) = result {
-            tracing::warn!(page = what.page, slot = what.slot, "{error}");
+        match result {
+            Ok(()) => self.refused = 0,
+            Err(error) => {
+                self.refused = self.refused.saturating_add(1);
+                // Not each of them: a device that is gone refuses all.
+                if self.refused.is_power_of_two() {
+                    let refused = self.refused;
+                    tracing::warn!(page = what.page, refused, "in a region: {error}");
+                }
+            }
         }
         self.set_off();
         Some((what, result.is_ok()))
@@ -245,6 +256,11 @@ impl Desk {
             }
         }
         None
+    }
+
+    /// Moves that were refused one after the other.
+    pub(super) fn refused(&self) -> u32 {
+        self.refused
     }
 
     /// Moves that are on their way or wait to be.

@@ -5,7 +5,7 @@
 //! Behind the region's pages the view has some more, *doorbells*: touching one is a fault like any
 //! other, by which a thread that sleeps until there is a fault is woken.
 //!
-//! What it never does: decide which page is where. A child of `fork` has neither mapping: it would
+//! What it never does: decide which page is where; wake who waits for a page before it is told to. A child of `fork` has neither mapping: it would
 //! read zeros.
 //!
 //! *Thread safety*: every call is a system call, or reads bytes that the caller alone has.
@@ -15,9 +15,13 @@ use super::uffd::{Fault, PAGE_BYTES, Page, Uffd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+
+/// Pages that are unmapped by one call, at most.
+const TOGETHER: usize = 64;
 
 static ZEROS: Page = Page([0; PAGE_BYTES]);
 
@@ -71,6 +75,8 @@ pub(super) struct Memory {
     alias: Mapping,
     file: OwnedFd,
     uffd: Uffd,
+    /// This process.
+    process: OwnedFd,
 }
 
 impl Memory {
@@ -90,6 +96,7 @@ impl Memory {
             alias: Mapping::new(&file, len)?,
             file,
             uffd,
+            process: pidfd_open(getpid(), PidfdFlags::empty()).trying("name this process")?,
         };
         memory.uffd.register(memory.at(0), len)?;
         Ok(memory)
@@ -121,20 +128,55 @@ impl Memory {
         self.uffd.go_on(self.at(page), writable)
     }
 
-    /// Lets a page of the view be written to, or lets those who wait for it try again.
-    pub(super) fn allow(&self, page: u32, writable: bool) -> io::Result<()> {
-        match writable {
-            true => self.uffd.protect(self.at(page), false),
-            false => self.uffd.wake(self.at(page)),
-        }
+    /// Lets a page of the view be written to.
+    pub(super) fn allow_writes(&self, page: u32) -> io::Result<()> {
+        self.uffd.allow_writes(self.at(page))
     }
 
-    /// Takes pages out of the view; what is in memory stays there. Poison goes too.
-    pub(super) fn unmap(&self, first: u32, pages: u32) -> io::Result<()> {
-        let (at, len) = (self.at(first), pages as usize * PAGE_BYTES);
-        // SAFETY: the range lies in the view, which maps a shared file: this drops the view's
-        // entries and no bytes. Who touches them faults.
-        let advised = unsafe { madvise(at as *mut _, len, Advice::LinuxDontNeed) };
+    /// Lets those who wait for a page try again.
+    pub(super) fn wake(&self, page: u32) -> io::Result<()> {
+        self.uffd.wake(self.at(page))
+    }
+
+    /// Takes pages, each by its place in the view or in the alias, out of there; what is in memory
+    /// stays. Poison goes too.
+    pub(super) fn unmap(&self, places: &[usize]) -> io::Result<()> {
+        for places in places.chunks(TOGETHER) {
+            if places.len() == 1 || !self.unmap_at_once(places) {
+                places.iter().try_for_each(|&at| self.unmap_one(at))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of them by one call; false where this kernel does not let us (before Linux 6.13).
+    fn unmap_at_once(&self, places: &[usize]) -> bool {
+        let range = |at| libc::iovec {
+            iov_base: at as *mut _,
+            iov_len: PAGE_BYTES,
+        };
+        let mut ranges = [range(0); TOGETHER];
+        for (into, &at) in ranges.iter_mut().zip(places) {
+            *into = range(at);
+        }
+        // SAFETY: the ranges lie in the view or the alias, as below; the call reads so many of them.
+        let advised = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.process.as_raw_fd(),
+                ranges.as_ptr(),
+                places.len(),
+                libc::MADV_DONTNEED,
+                0,
+            )
+        };
+        advised == (places.len() * PAGE_BYTES) as libc::c_long
+    }
+
+    fn unmap_one(&self, at: usize) -> io::Result<()> {
+        // SAFETY: the page lies in the view or the alias, which map a shared file: this drops their
+        // entries and no bytes. Who touches them faults, or gets them again.
+        let advised = unsafe { madvise(at as *mut _, PAGE_BYTES, Advice::LinuxDontNeed) };
         Ok(advised?)
     }
 
@@ -164,6 +206,11 @@ impl Memory {
     /// Where a page is in the view.
     pub(super) fn at(&self, page: u32) -> usize {
         self.view.base.as_ptr() as usize + page as usize * PAGE_BYTES
+    }
+
+    /// Where a page is in the alias.
+    pub(super) fn alias_at(&self, page: u32) -> usize {
+        self.alias.base.as_ptr() as usize + page as usize * PAGE_BYTES
     }
 
     /// Whether a page in memory is all zeros.

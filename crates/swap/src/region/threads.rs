@@ -30,6 +30,10 @@ use std::thread::JoinHandle;
 
 /// Handlers at most: all that sleep are woken by each fault.
 const HANDLERS_MAX: usize = 8;
+/// Pages that are freed, and writes that are begun, under one hold of the lock.
+const BATCH_PAGES: u32 = 8;
+/// After so many requests that were refused one after the other it rests before it reclaims.
+const REFUSED_MAX: u32 = 16;
 /// Where nothing can be freed it is tried again after this.
 const STUCK: Nanos = Nanos::from_millis(10);
 
@@ -102,7 +106,8 @@ pub(super) fn handle(shared: &Shared, mut desk: Desk) {
         let now = shared.clock.now();
         if page >= shared.pages {
             let answered = shared.memory.zero(page, false);
-            return answered.expect("a doorbell is answered once");
+            let woken = answered.and_then(|()| shared.memory.wake(page));
+            return woken.expect("a doorbell is answered once");
         }
         shared.fault(page, fault.is_write, now, &mut desk);
         while let Some((what, is_good)) = desk.wait() {
@@ -120,6 +125,8 @@ pub(super) struct Background {
     /// Used pages until which it reclaims, once it does.
     down_to: Option<u32>,
     posted: Vec<Move>,
+    /// Whether it has slept since the device refused many writes.
+    is_rested: bool,
 }
 
 impl Background {
@@ -136,6 +143,7 @@ impl Background {
             pool,
             down_to: None,
             posted: Vec::with_capacity(64),
+            is_rested: false,
         }
     }
 
@@ -147,7 +155,8 @@ impl Background {
             let is_moved = self.take_in();
             let sleep = self.reclaim();
             let low_pages = self.shared.low_pages.load(Relaxed);
-            if !is_moved && self.shared.lock().may_sleep(low_pages) {
+            let is_idle = !is_moved && sleep > Nanos::ZERO;
+            if is_idle && self.shared.lock().may_sleep(low_pages) {
                 self.sleep(&woken, sleep);
             }
         }
@@ -195,7 +204,13 @@ impl Background {
 
     /// Frees what the pool wants free; how long it may sleep then.
     fn reclaim(&mut self) -> Nanos {
-        let mut core = self.shared.lock();
+        if self.background.refused() >= REFUSED_MAX && !self.is_rested {
+            // It would only be told no again; a fault that finds no memory tries all the same.
+            self.is_rested = true;
+            return STUCK;
+        }
+        self.is_rested = false;
+        let mut core = self.shared.lock_politely();
         let (used, limit) = (core.pager.used_pages(), core.pager.limit_pages());
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
         let now = self.shared.clock.now();
@@ -215,20 +230,28 @@ impl Background {
         // Nobody needs to tell it that little is free.
         self.shared.low_pages.store(0, Relaxed);
         let wanted = used.saturating_sub(down_to);
-        let freed = self.shared.reclaim(&mut core, wanted);
-        let is_moving = self.background.pending() > 0 || !core.posted.is_empty();
-        let used = core.pager.used_pages();
+        // What was written is freed first, then more writes begin beside those on their way.
+        let freed = self.shared.reclaim(&mut core, wanted.min(BATCH_PAGES));
+        if freed < wanted.min(BATCH_PAGES) {
+            let begun = (self.background.pending() + core.posted.len()) as u32;
+            let most = (begun + BATCH_PAGES).min(wanted - freed);
+            self.shared.reclaim(&mut core, most);
+        }
+        let (is_begun, left) = (!core.posted.is_empty(), core.pager.used_pages());
         drop(core);
-        if freed < wanted && is_moving {
-            // It goes on when that is done.
+        if left <= down_to {
+            self.down_to = None;
+            self.pool.reclaimed(now, bytes(left));
+        } else if left == used && !is_begun {
+            if self.background.pending() == 0 {
+                // Nothing can be freed now.
+                self.down_to = None;
+                self.pool.reclaimed(now, bytes(left));
+            }
+            // It goes on when what is on its way is done.
             return STUCK;
         }
-        self.down_to = None;
-        self.pool.reclaimed(now, bytes(used));
-        match freed < wanted {
-            true => STUCK,
-            false => Nanos::ZERO,
-        }
+        Nanos::ZERO
     }
 
     fn sleep(&self, woken: &OwnedFd, time: Nanos) {

@@ -47,9 +47,12 @@ const API: u64 = 0xaa;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const REGISTER_MINOR: u64 = 4;
-const COPY_WP: u64 = 2;
-const CONTINUE_WP: u64 = 2;
-const PROTECT: u64 = 1;
+/// Of `UFFDIO_COPY`, `UFFDIO_CONTINUE` and `UFFDIO_POISON`: wakes nobody.
+const ASLEEP: u64 = 1;
+/// Of the first two: the first write is a fault.
+const READ_ONLY: u64 = 2;
+/// Of `UFFDIO_WRITEPROTECT`: takes protection away, and wakes nobody.
+const PROTECT_ASLEEP: u64 = 2;
 const USER_MODE_ONLY: c_int = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FAULT_WRITE: u64 = 1;
@@ -137,29 +140,31 @@ impl Uffd {
         }))
     }
 
-    /// Maps a new page with these bytes, and wakes who waits for it.
+    /// Maps a new page with these bytes; wakes nobody, as those below.
     pub(super) fn copy(&self, to: usize, from: &Page, writable: bool) -> io::Result<()> {
-        let mode = if writable { 0 } else { COPY_WP };
+        let mode = ASLEEP | if writable { 0 } else { READ_ONLY };
         let from = from.0.as_ptr() as u64;
         let words = [to as u64, from, PAGE_BYTES as u64, mode, 0];
         self.insist(IOCTL_COPY, words)
     }
 
-    /// Maps a page that is in the file, and wakes who waits for it.
+    /// Maps a page that is in the file.
     pub(super) fn go_on(&self, at: usize, writable: bool) -> io::Result<()> {
-        let mode = if writable { 0 } else { CONTINUE_WP };
+        let mode = ASLEEP | if writable { 0 } else { READ_ONLY };
         self.insist(IOCTL_CONTINUE, [at as u64, PAGE_BYTES as u64, mode, 0])
     }
 
-    /// Has the first write to a mapped page be a fault or not, and wakes who waits for the latter.
-    pub(super) fn protect(&self, at: usize, is_protected: bool) -> io::Result<()> {
-        let mode = if is_protected { PROTECT } else { 0 };
-        self.insist(IOCTL_PROTECT, [at as u64, PAGE_BYTES as u64, mode])
+    /// Has writes to a mapped page be no faults any more.
+    pub(super) fn allow_writes(&self, at: usize) -> io::Result<()> {
+        self.insist(
+            IOCTL_PROTECT,
+            [at as u64, PAGE_BYTES as u64, PROTECT_ASLEEP],
+        )
     }
 
-    /// Who touches the page gets SIGBUS, and who waits for it too.
+    /// Who touches the page gets SIGBUS.
     pub(super) fn poison(&self, at: usize) -> io::Result<()> {
-        self.insist(IOCTL_POISON, [at as u64, PAGE_BYTES as u64, 0, 0])
+        self.insist(IOCTL_POISON, [at as u64, PAGE_BYTES as u64, ASLEEP, 0])
     }
 
     /// Lets those who wait for the page try again.
