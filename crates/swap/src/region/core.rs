@@ -3,8 +3,8 @@
 //!
 //! One lock is held from what the pager is told of until its acts are carried out, as the pager
 //! asks for. Waiting for a device is outside of it. It is one lock because it is simple: a handler
-//! holds it for a few microseconds, most of them the kernel's. Who reclaims takes it for a few pages
-//! at a time, and lets those before who wait for a page.
+//! holds it for a few microseconds, most of them the kernel's. Who reclaims beside the faults
+//! carries its acts out without it (`flux.rs`), a few pages at a time.
 //!
 //! What it never does: touch the view while the lock is held, since who has the lock answers the
 //! fault; wait for a device.
@@ -14,6 +14,7 @@
 
 use super::device::Desk;
 use super::error::reason;
+use super::flux::Flux;
 use super::memory::Memory;
 use nyx_base::{Clock, Instant, LatencyCounter};
 use nyx_media::TscClock;
@@ -30,6 +31,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 const URGENT_SPINS: u32 = 400;
 /// So long the background waits for those who wait for a page: some microseconds.
 const POLITE_SPINS: u32 = 200;
+
+/// Places that are unmapped together without the lock.
+const PLACES: usize = 64;
 
 /// A read or write of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,7 @@ pub(super) struct Shared {
     /// A page that is being fixed was mapped, or has failed.
     answered: Condvar,
     pub(super) memory: Arc<Memory>,
+    flux: Flux,
     pub(super) clock: TscClock,
     /// Wakes the background's thread.
     bell: OwnedFd,
@@ -168,6 +173,7 @@ impl Shared {
             urgent: AtomicU32::new(0),
             answered: Condvar::new(),
             memory,
+            flux: Flux::new(pages),
             clock: TscClock::start(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_over: AtomicBool::new(false),
@@ -268,18 +274,78 @@ impl Shared {
         told
     }
 
-    /// Frees pages, or begins what will; how many were freed.
-    pub(super) fn reclaim(&self, core: &mut Core, pages: u32) -> u32 {
+    /// Frees pages, or begins what will; how many were freed. What is to be done for it is added to
+    /// `left`, for [`Self::finish_reclaim`].
+    pub(super) fn begin_reclaim(&self, core: &mut Core, pages: u32, left: &mut Vec<Act>) -> u32 {
+        let is_awaited = core.pager.waiting() > 0;
         let Core { pager, acts, .. } = &mut *core;
-        let freed = pager.reclaim(pages, acts);
-        self.settle(core, None);
+        if is_awaited {
+            // What is freed goes to somebody at once.
+            let freed = pager.reclaim(pages, acts);
+            self.settle(core, None);
+            return freed;
+        }
+        let first = left.len();
+        let freed = pager.reclaim(pages, left);
+        for act in &left[first..] {
+            let page = page_of(act);
+            self.flux.begin(page, matches!(act, Act::Free { .. }));
+            if let Act::Unmap { .. } = act {
+                core.set_viewed(page, false);
+            }
+        }
         freed
+    }
+
+    /// Carries out what a reclaim left, without the lock; writes go to the background's desk.
+    pub(super) fn finish_reclaim(&self, left: &[Act], desk: &mut Desk) {
+        let mut places = [0; PLACES];
+        for acts in left.chunks(PLACES) {
+            let mut count = 0;
+            for at in acts.iter().filter_map(|act| self.place_of(act)) {
+                places[count] = at;
+                count += 1;
+            }
+            done("unmap pages", self.memory.unmap(&places[..count]));
+        }
+        let mut zeros = Vec::new();
+        for act in left {
+            let page = page_of(act);
+            match *act {
+                Act::Free { .. } => done("give memory back", self.memory.free(page)),
+                Act::Write { .. } if self.memory.is_zero(page) => zeros.push(page),
+                Act::Write { slot, .. } => {
+                    let kind = Kind::Write;
+                    desk.push(Move { page, slot, kind });
+                }
+                _ => {}
+            }
+        }
+        for act in left {
+            self.flux.end(page_of(act), matches!(act, Act::Free { .. }));
+        }
+        if !zeros.is_empty() {
+            let mut core = self.lock_politely();
+            core.zeros.append(&mut zeros);
+            self.settle(&mut core, None);
+        }
+    }
+
+    /// Where something is to be unmapped for an act.
+    fn place_of(&self, act: &Act) -> Option<usize> {
+        match *act {
+            Act::Unmap { page } => Some(self.memory.at(page)),
+            // Its hole is told to other CPUs too, unless nothing is mapped there.
+            Act::Free { page } => Some(self.memory.alias_at(page)),
+            _ => None,
+        }
     }
 
     /// Carries out all acts, and what comes of them.
     pub(super) fn settle(&self, core: &mut Core, mut desk: Option<&mut Desk>) {
         loop {
             let mut acts = std::mem::take(&mut core.acts);
+            self.wait_for(core, &acts);
             self.unmap_together(core, &acts);
             for &act in &acts {
                 self.carry_out(core, act, desk.as_deref_mut());
@@ -299,24 +365,30 @@ impl Shared {
     }
 
     /// Unmaps at once what is unmapped before anything is mapped: other CPUs are told of it once,
-    /// which costs more than the rest. Nothing that stands before an unmap minds that it is earlier.
+    /// which costs more than the rest. What stands before an unmap does not mind that.
     fn unmap_together(&self, core: &mut Core, acts: &[Act]) {
         let mut places = std::mem::take(&mut core.places);
         let maps = |act: &&Act| matches!(act, Act::Zero { .. } | Act::Map { .. });
         for act in acts.iter().take_while(|act| !maps(act)) {
-            match *act {
-                Act::Unmap { page } => {
-                    core.set_viewed(page, false);
-                    places.push(self.memory.at(page));
-                }
-                // Its hole is told to other CPUs too, unless nothing is mapped there.
-                Act::Free { page } => places.push(self.memory.alias_at(page)),
-                _ => {}
+            places.extend(self.place_of(act));
+            if let Act::Unmap { page } = *act {
+                core.set_viewed(page, false);
             }
         }
         done("unmap pages", self.memory.unmap(&places));
         places.clear();
         core.places = places;
+    }
+
+    /// What is in flux comes first.
+    fn wait_for(&self, core: &Core, acts: &[Act]) {
+        for act in acts {
+            self.flux.wait(page_of(act));
+            if let Act::Zero { .. } | Act::Read { .. } = act {
+                let (used, limit) = (core.pager.used_pages(), core.pager.limit_pages());
+                self.flux.wait_for_room(used, limit);
+            }
+        }
     }
 
     fn carry_out(&self, core: &mut Core, act: Act, desk: Option<&mut Desk>) {
@@ -359,17 +431,13 @@ impl Shared {
                     _ => core.posted.push(what),
                 }
             }
-            Act::Write { page, slot } => {
-                // SAFETY: a page that is to be written was unmapped, and is mapped again by who
-                // holds the lock only: nobody writes to it.
-                match unsafe { self.memory.is_zero(page) } {
-                    true => core.zeros.push(page),
-                    false => {
-                        let kind = Kind::Write;
-                        core.posted.push(Move { page, slot, kind });
-                    }
+            Act::Write { page, slot } => match self.memory.is_zero(page) {
+                true => core.zeros.push(page),
+                false => {
+                    let kind = Kind::Write;
+                    core.posted.push(Move { page, slot, kind });
                 }
-            }
+            },
             Act::Free { page } => done("give memory back", self.memory.free(page)),
             Act::Fail { page, why } => {
                 if core.touched.contains_key(&page) {
@@ -502,11 +570,25 @@ impl Core {
     /// Takes the poison off a page.
     fn heal(&mut self, shared: &Shared, page: u32) {
         if self.poisoned.remove(&page).is_some() {
+            shared.flux.wait(page);
             done(
                 "take poison off a page",
                 shared.memory.unmap(&[shared.memory.at(page)]),
             );
         }
+    }
+}
+
+/// Which page an act is about.
+fn page_of(act: &Act) -> u32 {
+    match *act {
+        Act::Zero { page, .. }
+        | Act::Map { page, .. }
+        | Act::Unmap { page }
+        | Act::Read { page, .. }
+        | Act::Write { page, .. }
+        | Act::Free { page }
+        | Act::Fail { page, .. } => page,
     }
 }
 

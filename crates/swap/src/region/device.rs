@@ -15,8 +15,11 @@ use nyx_media::queue::{
 };
 use nyx_media::{MediaError, TscClock};
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// Requests of a desk that are on their way at once.
@@ -58,17 +61,28 @@ impl Device {
     /// A file of so many bytes in a directory, whose name is gone at once: nothing is left of it
     /// when the process ends, however it does.
     pub fn temporary(dir: &Path, len_bytes: u64) -> Result<Device, MediaError> {
-        let number = std::process::id();
-        let path = (0..u32::MAX).map(|n| dir.join(format!("nyx-region-{number}-{n}")));
-        let path = path.into_iter().find(|path| !path.exists());
-        let path = path.expect("a process has fewer regions");
-        let blocks = BlockFile::create(&path, len_bytes)?;
-        std::fs::remove_file(&path).map_err(|source| MediaError::File {
-            path,
-            action: "remove its name",
-            source,
-        })?;
-        Ok(Device::new(Arc::new(blocks)))
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let failed = |path: &Path, action| {
+            let path = path.to_owned();
+            move |source| MediaError::File {
+                path,
+                action,
+                source,
+            }
+        };
+        let path = loop {
+            let number = MADE.fetch_add(1, Relaxed);
+            let path = dir.join(format!("nyx-region-{}-{number}", std::process::id()));
+            // Never somebody else's file, nor what a link points to.
+            match File::create_new(&path) {
+                Ok(_) => break path,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(&path, "make it")(error)),
+            }
+        };
+        let blocks = BlockFile::create(&path, len_bytes);
+        std::fs::remove_file(&path).map_err(failed(&path, "remove its name"))?;
+        Ok(Device::new(Arc::new(blocks?)))
     }
 
     /// The same, of that range only; whole pages of it are used.

@@ -5,8 +5,8 @@
 //! Behind the region's pages the view has some more, *doorbells*: touching one is a fault like any
 //! other, by which a thread that sleeps until there is a fault is woken.
 //!
-//! What it never does: decide which page is where; wake who waits for a page before it is told to. A child of `fork` has neither mapping: it would
-//! read zeros.
+//! What it never does: decide which page is where; wake who waits for a page before it is
+//! told to. A child of `fork` has neither mapping: it would read zeros.
 //!
 //! *Thread safety*: every call is a system call, or reads bytes that the caller alone has.
 
@@ -19,6 +19,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that are unmapped by one call, at most.
 const TOGETHER: usize = 64;
@@ -159,7 +160,7 @@ impl Memory {
         for (into, &at) in ranges.iter_mut().zip(places) {
             *into = range(at);
         }
-        // SAFETY: the ranges lie in the view or the alias, as below; the call reads so many of them.
+        // SAFETY: the ranges lie in the view or the alias, as below; the call reads so many.
         let advised = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
@@ -213,17 +214,14 @@ impl Memory {
         self.alias.base.as_ptr() as usize + page as usize * PAGE_BYTES
     }
 
-    /// Whether a page in memory is all zeros.
-    ///
-    /// # Safety
-    ///
-    /// Nobody writes to it meanwhile.
-    pub(super) unsafe fn is_zero(&self, page: u32) -> bool {
-        // SAFETY: the page lies in the alias, is aligned, and is not written to by promise.
+    /// Whether a page in memory is all zeros. Where it is written to meanwhile it is either.
+    pub(super) fn is_zero(&self, page: u32) -> bool {
+        // SAFETY: the page lies in the alias and is aligned. Who writes to it does so through the
+        // view, which is another mapping; words are loaded by atomics for that.
         let words = unsafe {
             let at = self.alias.base.add(page as usize * PAGE_BYTES);
-            std::slice::from_raw_parts(at.cast::<u64>().as_ptr(), PAGE_BYTES / 8)
+            std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), PAGE_BYTES / 8)
         };
-        words.iter().all(|&word| word == 0)
+        words.iter().all(|word| word.load(Relaxed) == 0)
     }
 }

@@ -34,6 +34,7 @@ mod bytes;
 mod core;
 mod device;
 mod error;
+mod flux;
 mod memory;
 mod threads;
 mod uffd;

@@ -19,6 +19,7 @@ use super::device::Desk;
 use super::error::{RegionError, Trying};
 use super::uffd::PAGE_BYTES;
 use nyx_base::{Clock, Nanos};
+use nyx_policy::paging::pager;
 use nyx_policy::paging::pool::{Act, Pool};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -125,6 +126,8 @@ pub(super) struct Background {
     /// Used pages until which it reclaims, once it does.
     down_to: Option<u32>,
     posted: Vec<Move>,
+    /// What is to be done for a reclaim.
+    acts: Vec<pager::Act>,
     /// Whether it has slept since the device refused many writes.
     is_rested: bool,
 }
@@ -143,6 +146,7 @@ impl Background {
             pool,
             down_to: None,
             posted: Vec::with_capacity(64),
+            acts: Vec::with_capacity(64),
             is_rested: false,
         }
     }
@@ -231,14 +235,18 @@ impl Background {
         self.shared.low_pages.store(0, Relaxed);
         let wanted = used.saturating_sub(down_to);
         // What was written is freed first, then more writes begin beside those on their way.
-        let freed = self.shared.reclaim(&mut core, wanted.min(BATCH_PAGES));
+        let acts = &mut self.acts;
+        let freed = (self.shared).begin_reclaim(&mut core, wanted.min(BATCH_PAGES), acts);
         if freed < wanted.min(BATCH_PAGES) {
             let begun = (self.background.pending() + core.posted.len()) as u32;
             let most = (begun + BATCH_PAGES).min(wanted - freed);
-            self.shared.reclaim(&mut core, most);
+            self.shared.begin_reclaim(&mut core, most, acts);
         }
-        let (is_begun, left) = (!core.posted.is_empty(), core.pager.used_pages());
+        let is_begun = !core.posted.is_empty() || !acts.is_empty();
+        let left = core.pager.used_pages();
         drop(core);
+        self.shared.finish_reclaim(acts, &mut self.background);
+        acts.clear();
         if left <= down_to {
             self.down_to = None;
             self.pool.reclaimed(now, bytes(left));

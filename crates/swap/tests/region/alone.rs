@@ -101,6 +101,7 @@ fn make_and_drop(name: &str) {
         assert_eq!(left().2, 2, "the view and the alias");
         // With what is on its way.
         drop(region);
+        assert_eq!(left().2, 0, "no thread has them any more");
     }
     // A thread that was joined may be seen for a moment; a ring's descriptor is closed later.
     while left() != before {
@@ -127,6 +128,33 @@ fn a_region_that_is_dropped_leaves_no_thread_descriptor_or_mapping() {
         output.status.success() && said.contains("nothing is left"),
         "{said}{errors}"
     );
+}
+
+#[test]
+fn a_child_of_fork_does_not_have_the_region_and_does_not_read_zeros() {
+    let name = "a_child_of_fork";
+    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device(64));
+    let Some(region) = made(name, made_of) else {
+        return;
+    };
+    (0..64).for_each(|at| fill(&region, at, 1));
+    let at = region.as_ptr();
+    // SAFETY: the child reads a byte and ends; it takes no lock and no memory.
+    let child = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                libc::_exit(i32::from(at.read_volatile()));
+            }
+            child => child,
+        }
+    };
+    assert!(child > 0, "a child");
+    let mut status = 0;
+    // SAFETY: the child is ours, and the status is written to.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    let status = std::process::ExitStatus::from_raw(status);
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
 }
 
 #[test]

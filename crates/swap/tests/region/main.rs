@@ -42,6 +42,11 @@ fn what_is_written_is_read_and_no_more_is_in_memory_than_may_be() {
     let figures = region.figures();
     assert!(figures.counts.major_faults > 100, "{figures:?}");
     assert!(figures.used_bytes <= figures.limit_bytes);
+    assert_eq!(
+        figures.faults.count(),
+        0,
+        "what is fixed is not touched before it is there"
+    );
     assert!(figures.device_bytes > 0);
 }
 
@@ -116,6 +121,41 @@ fn a_page_that_cannot_be_read_is_an_error_and_is_there_when_it_can_be() {
     assert_eq!(region.figures().poisoned_pages, 0, "nobody touched them");
     refuses.store(false, SeqCst);
     (0..64).for_each(|at| check(&region, at, 1));
+}
+
+#[test]
+fn a_page_that_was_poisoned_is_had_again_by_fixing_it_or_as_zeros() {
+    let name = "a_page_that_was_poisoned";
+    let refuses = Arc::new(AtomicBool::new(false));
+    let rule = refuses.clone();
+    let refusals =
+        Refusals::new(move |op, _| (op == BlockOp::Read && rule.load(SeqCst)).then_some(libc::EIO));
+    let device = device(64).refusing(refusals);
+    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device);
+    let Some(region) = made(name, made_of) else {
+        return;
+    };
+    (0..64).for_each(|at| fill(&region, at, 1));
+    refuses.store(true, SeqCst);
+    let (_read, write) = rustix::pipe::pipe().expect("a pipe");
+    // Where a thread would get SIGBUS the kernel says EFAULT.
+    let touch = |at: usize| {
+        // SAFETY: the page lies in the region, which nobody else touches.
+        let bytes = unsafe { std::slice::from_raw_parts(region.as_ptr().add(at * PAGE), 8) };
+        rustix::io::write(&write, bytes).map(drop)
+    };
+    let poisoned: Vec<usize> = (0..64).filter(|&at| touch(at).is_err()).collect();
+    assert!(poisoned.len() >= 48, "{poisoned:?}");
+    assert_eq!(region.figures().poisoned_pages, poisoned.len());
+    refuses.store(false, SeqCst);
+    let (gone, wanted) = poisoned.split_at(10);
+    assert!(touch(wanted[0]).is_err(), "until it is fixed");
+    wanted.iter().for_each(|&at| check(&region, at, 1));
+    for &at in gone {
+        assert!(region.dont_need(at * PAGE..(at + 1) * PAGE).is_ok());
+        assert_eq!(page(&region, at).load(SeqCst), 0);
+    }
+    assert_eq!(region.figures().poisoned_pages, 0);
 }
 
 #[test]
