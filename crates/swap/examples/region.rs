@@ -57,10 +57,10 @@ struct Pass {
     inline_reclaims: u64,
     writes: u64,
     run_ms: f64,
-    /// CPU time of all threads for each page, with what the pass computes itself.
-    cpu_us_per_page: f64,
-    /// Of the thread that touches.
-    own_cpu_us_per_page: f64,
+    /// CPU time of all threads for each fault, less what the pass computes with each page.
+    cpu_us_per_fault: f64,
+    /// The same of the thread that touches.
+    own_cpu_us_per_fault: f64,
     resident_mib: u64,
     wrong: usize,
 }
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
             faults: figures.faults,
             began: Instant::now(),
             cpu_ns: cpu_ns(ClockId::ProcessCPUTime),
-            own_cpu_ns: cpu_ns(ClockId::ThreadCPUTime),
+            own_cpu_ns: own_cpu_ns(),
         }
     }
 
@@ -151,10 +151,14 @@ impl<'a> Run<'a> {
         wrong: usize,
     ) -> Pass {
         let run_ms = self.began.elapsed().as_secs_f64() * 1e3;
-        let per_page = |ns: u64| ns as f64 / 1e3 / times.len() as f64;
-        let cpu = per_page(cpu_ns(ClockId::ProcessCPUTime) - self.cpu_ns);
-        let own = per_page(cpu_ns(ClockId::ThreadCPUTime) - self.own_cpu_ns);
+        let cpu_ns = cpu_ns(ClockId::ProcessCPUTime) - self.cpu_ns;
+        let own_cpu_ns = own_cpu_ns() - self.own_cpu_ns;
         let (now, before) = (self.region.figures(), self.counts);
+        let spent_ns = computed_ns(times.len());
+        let per_fault = |ns: u64| {
+            let faults = now.faults.since(&self.faults).count().max(1);
+            ns.saturating_sub(spent_ns) as f64 / 1e3 / faults as f64
+        };
         let faults = now.faults.since(&self.faults);
         let handler = |quantile| faults.quantile_ns(quantile).map(|ns| ns as u64);
         times.sort_unstable();
@@ -178,12 +182,28 @@ impl<'a> Run<'a> {
             inline_reclaims: counts.inline_reclaims - before.inline_reclaims,
             writes: counts.writes - before.writes,
             run_ms,
-            cpu_us_per_page: cpu,
-            own_cpu_us_per_page: own,
+            cpu_us_per_fault: per_fault(cpu_ns),
+            own_cpu_us_per_fault: per_fault(own_cpu_ns),
             resident_mib: self.region.resident_bytes().unwrap_or_default() >> 20,
             wrong,
         }
     }
+}
+
+fn own_cpu_ns() -> u64 {
+    cpu_ns(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of what a pass computes with so many pages, on ordinary memory.
+fn computed_ns(pages: usize) -> u64 {
+    let (mut from, mut to) = ([0u8; PAGE_BYTES], vec![0u8; PAGE_BYTES]);
+    let before = own_cpu_ns();
+    for page in 0..pages {
+        fill(&mut from, page as u64);
+        to.copy_from_slice(black_box(&from));
+        black_box(&mut to);
+    }
+    own_cpu_ns() - before
 }
 
 /// Bytes that do not compress, the same for each page each time.

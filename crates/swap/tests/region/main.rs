@@ -69,6 +69,44 @@ fn a_touch_waits_for_its_page_and_faults_are_timed() {
 }
 
 #[test]
+fn what_several_threads_count_on_the_same_pages_adds_up() {
+    let name = "what_several_threads_count";
+    let Some(region) = region(name, 64, 16, 64) else {
+        return;
+    };
+    let count = |seed| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..4_000 {
+            page(&region, rng.usize(..64)).fetch_add(1, SeqCst);
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..3).for_each(|seed| drop(scope.spawn(move || count(seed))));
+    });
+    let sum: u64 = (0..64).map(|at| page(&region, at).load(SeqCst)).sum();
+    assert_eq!(sum, 12_000);
+    let counts = region.figures().counts;
+    assert!(
+        counts.major_faults > 500 && counts.writes > 500,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn without_a_place_on_the_device_as_much_as_fits_in_memory_is_kept() {
+    let name = "without_a_place";
+    let none = device(1).part(0, 0);
+    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &none);
+    let Some(region) = made(name, made_of) else {
+        return;
+    };
+    (0..16).for_each(|at| fill(&region, at, 1));
+    let refused = region.write_at(16 * PAGE, &[1]).expect_err("no room");
+    assert_eq!(why(&refused), (16 * PAGE, Why::DeviceFull), "{refused}");
+    (0..16).for_each(|at| check(&region, at, 1));
+}
+
+#[test]
 fn the_kernel_may_read_from_it_and_write_to_it() {
     let name = "the_kernel_may_read_from_it";
     let Some(region) = region(name, 64, 16, 64) else {
