@@ -3,7 +3,7 @@
 //!
 //! What it never does: signal this process. The test program runs itself again, with a variable.
 
-use crate::rig::{PAGE, device, fill, made, page};
+use crate::rig::{PAGE, check, device, fill, made, page};
 use nyx_media::queue::{BlockOp, Refusals};
 use nyx_swap::region::{Region, RegionError, Shape};
 use std::os::unix::process::ExitStatusExt;
@@ -128,6 +128,40 @@ fn a_region_that_is_dropped_leaves_no_thread_descriptor_or_mapping() {
         output.status.success() && said.contains("nothing is left"),
         "{said}{errors}"
     );
+}
+
+extern "C" fn nothing(_signal: libc::c_int) {}
+
+#[test]
+fn who_is_woken_by_signals_is_answered_and_a_region_is_dropped_beside_them() {
+    let name = "who_is_woken_by_signals";
+    let made_of = || Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device(64));
+    let Some(first) = made(name, made_of()) else {
+        return;
+    };
+    drop(first);
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: the handler does nothing, and nobody else in this program uses the signal.
+    let before = unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+    assert_ne!(before, libc::SIG_ERR);
+    // SAFETY: tells the calling thread, and no more.
+    let toucher = unsafe { libc::pthread_self() };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                // SAFETY: the thread that made this one waits for it at the end of the scope.
+                unsafe { libc::pthread_kill(toucher, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        });
+        for round in 1..=150 {
+            let region = made_of().expect("as before");
+            (0..64).for_each(|at| fill(&region, at, round));
+            (0..64).for_each(|at| check(&region, at, round));
+        }
+        is_over.store(true, SeqCst);
+    });
 }
 
 #[test]
