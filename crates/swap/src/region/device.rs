@@ -8,6 +8,7 @@
 //! wants moved is on its way or in `waiting`, in its order.
 
 use super::core::{Kind, Move};
+use super::error::RegionError;
 use super::uffd::PAGE_BYTES;
 use nyx_base::Clock;
 use nyx_media::queue::{
@@ -17,10 +18,11 @@ use nyx_media::{MediaError, TscClock};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Requests of a desk that are on their way at once.
 const DEPTH: u32 = 64;
@@ -28,7 +30,8 @@ const DEPTH: u32 = 64;
 /// longer keeps the CPU from a kernel's thread that may have to carry the request out there.
 const SPIN_NS: u64 = 20_000;
 
-/// Where pages go: a range of a file or of a block device, which is overwritten.
+/// Where pages go: a range of a file or of a block device, which is overwritten. Copies are of the
+/// same device, of which each region has a range of its own.
 #[derive(Clone, Debug)]
 pub struct Device {
     blocks: Arc<BlockFile>,
@@ -37,6 +40,28 @@ pub struct Device {
     critical: Through,
     background: Through,
     over: Over,
+    claims: Claims,
+}
+
+/// Ranges that regions have, of all copies of a device.
+type Claims = Arc<Mutex<Vec<Range<u64>>>>;
+
+/// A range that nobody else has as long as this lives.
+#[derive(Debug)]
+pub(super) struct Claim {
+    range: Range<u64>,
+    claims: Claims,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claims = lock(&self.claims);
+        claims.retain(|range| *range != self.range);
+    }
+}
+
+fn lock(claims: &Claims) -> MutexGuard<'_, Vec<Range<u64>>> {
+    claims.lock().expect("no holder panics")
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +81,7 @@ impl Device {
             critical: Through::Auto,
             background: Through::Auto,
             over: Over::Nothing,
+            claims: Claims::default(),
         }
     }
 
@@ -144,6 +170,20 @@ impl Device {
     /// Pages that fit.
     pub(super) fn slots(&self) -> u32 {
         u32::try_from(self.len_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX)
+    }
+
+    /// Takes the range, unless a region has some of it.
+    pub(super) fn claim(&self) -> Result<Claim, RegionError> {
+        let range = self.begin_bytes..self.begin_bytes + self.len_bytes;
+        let mut claims = lock(&self.claims);
+        let is_shared = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        if claims.iter().any(is_shared) {
+            let path = self.blocks.path().to_owned();
+            return Err(RegionError::InUse { path, range });
+        }
+        claims.push(range.clone());
+        let claims = self.claims.clone();
+        Ok(Claim { range, claims })
     }
 
     fn queue(&self, through: Through) -> Result<Queue, MediaError> {

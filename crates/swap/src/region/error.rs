@@ -5,6 +5,8 @@
 use nyx_media::MediaError;
 use nyx_policy::paging::pager::Why;
 use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
 
 /// Why a region, or a page of it, cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +44,14 @@ pub enum RegionError {
         at_bytes: u64,
         /// Why.
         why: Why,
+    },
+    /// Another region has some of the range.
+    #[error("{}: another region has some of bytes {range:?}", path.display())]
+    InUse {
+        /// The device.
+        path: PathBuf,
+        /// The range that was to be had.
+        range: Range<u64>,
     },
     /// The device cannot be used.
     #[error(transparent)]

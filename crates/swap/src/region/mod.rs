@@ -44,6 +44,7 @@ pub use error::RegionError;
 
 use self::core::Shared;
 use bytes::Words;
+use device::Claim;
 use error::Trying;
 use memory::Memory;
 use nyx_base::Latencies;
@@ -58,6 +59,8 @@ use uffd::PAGE_BYTES;
 
 /// Pages in memory at least: an instruction may need several at once.
 const LIMIT_PAGES_MIN: u32 = 16;
+/// Threads that answer faults, at most.
+const HANDLERS_MAX: usize = 64;
 /// The pool that is kept free is no smaller, where an eighth of the limit is not.
 const FLOOR_BYTES: u64 = 256 << 10;
 
@@ -72,7 +75,7 @@ pub struct Shape {
     pub prefetch: Prefetch,
     /// How much is kept free.
     pub pool: Rule,
-    /// Threads that answer faults; as many as there are CPUs, up to 8, where none is said.
+    /// Threads that answer faults, 1 to 64; as many as there are CPUs, up to 8, where none is said.
     pub handlers: Option<usize>,
     /// The CPU of the thread that reclaims; any where none is said.
     pub reclaimer_cpu: Option<usize>,
@@ -140,6 +143,8 @@ pub struct Region {
     handlers: Vec<JoinHandle<()>>,
     background: Option<JoinHandle<()>>,
     len: usize,
+    /// Given back when the threads are gone.
+    _claim: Claim,
 }
 
 impl Region {
@@ -156,10 +161,9 @@ impl Region {
     /// userfaultfd; which, and what would help.
     pub fn with(shape: Shape, device: &Device) -> Result<Region, RegionError> {
         let (pages, limit_pages) = shape.pages()?;
-        let handlers = shape
-            .handlers
-            .unwrap_or_else(threads::handlers_default)
-            .max(1);
+        let handlers = shape.handlers.unwrap_or_else(threads::handlers_default);
+        let handlers = handlers.clamp(1, HANDLERS_MAX);
+        let claim = device.claim()?;
         let memory = Memory::new(pages, handlers as u32, shape.in_user_mode)?;
         let memory = Arc::new(memory);
         let pager = Pager::new(pager::Shape {
@@ -177,6 +181,7 @@ impl Region {
             handlers: Vec::new(),
             background: None,
             len: pages as usize * PAGE_BYTES,
+            _claim: claim,
         };
         region.start(shape, device, &lent, handlers)?;
         Ok(region)

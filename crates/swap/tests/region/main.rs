@@ -446,6 +446,32 @@ fn a_limit_that_is_lowered_is_kept_to() {
 }
 
 #[test]
+fn no_two_regions_have_one_place_on_a_device() {
+    let name = "no_two_regions";
+    let device = device(128);
+    let of = |begin: usize| {
+        let part = device.clone().part((begin * PAGE) as u64, 64 * PAGE as u64);
+        Region::new(64 * PAGE as u64, 16 * PAGE as u64, &part)
+    };
+    let Some(first) = made(name, of(0)) else {
+        return;
+    };
+    let second = made(name, of(64)).expect("the first was to be had");
+    let refused = of(63).expect_err("both have some of it");
+    assert!(matches!(refused, RegionError::InUse { .. }), "{refused}");
+    for round in 0..2 {
+        (0..64).for_each(|at| fill(&first, at, round));
+        (0..64).for_each(|at| fill(&second, at, round + 2));
+        (0..64).for_each(|at| check(&first, at, round));
+        (0..64).for_each(|at| check(&second, at, round + 2));
+    }
+    drop((first, second));
+    let third = made(name, of(63)).expect("the others are gone");
+    (0..64).for_each(|at| fill(&third, at, 5));
+    (0..64).for_each(|at| check(&third, at, 5));
+}
+
+#[test]
 fn a_part_of_a_device_is_all_that_is_written_to() {
     let name = "a_part_of_a_device";
     let dir = tempfile::tempdir().expect("a directory");
