@@ -472,6 +472,24 @@ fn no_two_regions_have_one_place_on_a_device() {
 }
 
 #[test]
+fn memory_is_freed_before_a_fault_needs_it() {
+    let name = "memory_is_freed";
+    let mut shape = Shape::new(128 * PAGE as u64, 64 * PAGE as u64);
+    shape.pool = Rule::Paper;
+    let Some(region) = made(name, Region::with(shape, &device(128))) else {
+        return;
+    };
+    (0..128).for_each(|at| fill(&region, at, 1));
+    // Nobody asks for it: 70 % of the limit are 44 pages.
+    while region.resident_bytes().expect("told") > 44 * PAGE as u64 {
+        std::thread::yield_now();
+    }
+    let before = region.figures().counts.inline_reclaims;
+    (0..16).for_each(|at| check(&region, at, 1));
+    assert_eq!(region.figures().counts.inline_reclaims, before);
+}
+
+#[test]
 fn a_part_of_a_device_is_all_that_is_written_to() {
     let name = "a_part_of_a_device";
     let dir = tempfile::tempdir().expect("a directory");
