@@ -20,7 +20,8 @@ const USAGE: &str = "cargo xtask COMMAND
   docs                write docs/knobs.md from the knob table
   fuzz [SECONDS]      run the libFuzzer targets (needs cargo-fuzz), 60 s each by default
   smoke               build the release binary and talk to it
-  vm-test             cut the power of an emulated machine with persistent memory";
+  vm-test             cut the power of an emulated machine with persistent memory
+  swap-test           run programs under nyx swap in emulated machines, with cgroup v2, v1 and none";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         }
         ["smoke"] => steps::test(&["smoke"]),
         ["vm-test"] => steps::test(&["vm"]),
+        ["swap-test"] => steps::test(&["swap"]),
         ["docs"] => only("docs", steps::write_docs),
         ["fuzz"] => only("fuzz", |report| fuzz::libfuzzer(report, 60)),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {

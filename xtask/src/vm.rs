@@ -20,6 +20,7 @@ mod console;
 mod initramfs;
 mod kernel;
 mod machine;
+pub(crate) mod swap;
 
 use crate::packages;
 use crate::run::{Report, cargo, output, target_directory};
@@ -29,7 +30,12 @@ use machine::{Machine, NVDIMM_BYTES, NVME_BYTES, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The first process.
+const INIT: &str = include_str!("vm/init.sh");
+/// A boot with its work takes about 20 s.
+const BOOT_MAX: Duration = Duration::from_secs(150);
 
 /// When the power of a boot is cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,14 +133,20 @@ fn setup(dir: &Path, tools: Tools) -> Result<Setup, String> {
             ("mkfs.ext4", tools.mkfs_ext4),
             ("mkfs.xfs", tools.mkfs_xfs),
         ],
+        init: INIT,
         modules: &kernel.modules,
     };
     Ok(Setup {
         qemu: tools.qemu,
         kernel: kernel.image,
         initramfs: initramfs::make(dir, &contents)?,
-        nvdimms: FILESYSTEMS.map(|name| dir.join(format!("{name}.nvdimm"))),
+        nvdimms: FILESYSTEMS
+            .map(|name| dir.join(format!("{name}.nvdimm")))
+            .to_vec(),
         nvme: dir.join("nvme"),
+        cpus: 1,
+        options: "",
+        time_max: BOOT_MAX,
     })
 }
 

@@ -11,14 +11,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first process.
-const INIT: &str = include_str!("init.sh");
-
 /// What goes into the archive.
 pub(super) struct Contents<'c> {
     pub(super) busybox: &'c Path,
     /// Programs by the names that they get in `/usr/bin`.
     pub(super) programs: &'c [(&'c str, PathBuf)],
+    /// The first process, a script.
+    pub(super) init: &'static str,
     /// Loaded in this order.
     pub(super) modules: &'c [PathBuf],
 }
@@ -36,7 +35,7 @@ pub(super) fn make(dir: &Path, contents: &Contents) -> Result<PathBuf, String> {
         copy(module, &root.join("modules").join(&*name))?;
     }
     let init = root.join("init");
-    let written = fs::write(&init, INIT)
+    let written = fs::write(&init, contents.init)
         .and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)));
     written.map_err(|error| format!("{}: {error}", init.display()))?;
     let pack = "\"$0\" find . | \"$0\" cpio -o -H newc > ../initramfs";

@@ -15,8 +15,18 @@ use std::process::Command;
 const PACKAGE: &str = "linux-image-amd64";
 
 /// What the guest needs: an NVDIMM, its block device, both filesystems, and the checksum that these
-/// ask for by name; an NVMe disk.
-const MODULES: &[&str] = &["crc32c_generic", "nfit", "nd_pmem", "ext4", "xfs", "nvme"];
+/// ask for by name; an NVMe disk; compressed memory
+/// with the kernel's own choice of how.
+const MODULES: &[&str] = &[
+    "crc32c_generic",
+    "nfit",
+    "nd_pmem",
+    "ext4",
+    "xfs",
+    "nvme",
+    "zram",
+    "lzo_rle",
+];
 
 /// The file that says for which modules a kernel was kept.
 const MADE_FOR: &str = "made-for";

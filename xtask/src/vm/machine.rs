@@ -1,5 +1,5 @@
-//! One boot of the emulated machine: QEMU with two NVDIMMs and an NVMe disk, whose files outlive
-//! it, and a console that is read line by line and kept in a log.
+//! One boot of the emulated machine: QEMU with NVDIMMs and an NVMe disk, whose files outlive it, and
+//! a console that is read line by line and kept in a log.
 //!
 //! What it never does: use KVM, which on some machines opens and boots nothing; wait without a
 //! deadline; or leave a process behind.
@@ -16,22 +16,25 @@ use std::time::{Duration, Instant};
 pub(super) const NVDIMM_BYTES: u64 = 320 << 20;
 /// The disk's.
 pub(super) const NVME_BYTES: u64 = 16 << 20;
-/// A boot with its work takes about 20 s.
-const BOOT_MAX: Duration = Duration::from_secs(150);
-
 /// What to boot.
 pub(super) struct Setup {
     pub(super) qemu: PathBuf,
     pub(super) kernel: PathBuf,
     pub(super) initramfs: PathBuf,
-    pub(super) nvdimms: [PathBuf; 2],
+    pub(super) nvdimms: Vec<PathBuf>,
     pub(super) nvme: PathBuf,
+    pub(super) cpus: usize,
+    /// More words for the kernel.
+    pub(super) options: &'static str,
+    /// It is waited for so long.
+    pub(super) time_max: Duration,
 }
 
 /// A machine that runs; its power is cut when this is dropped.
 pub(super) struct Machine {
     child: Child,
     lines: Receiver<Line>,
+    time_max: Duration,
     deadline: Instant,
 }
 
@@ -48,6 +51,7 @@ impl Machine {
             "none",
         ]);
         qemu.args(["-no-reboot", "-serial", "stdio"]);
+        qemu.args(["-smp", &setup.cpus.to_string()]);
         for (at, path) in setup.nvdimms.iter().enumerate() {
             let path = path.display();
             let memory = format!(
@@ -61,7 +65,9 @@ impl Machine {
         qemu.args(["-device", "nvme,serial=nyx,drive=disk"]);
         qemu.arg("-kernel").arg(&setup.kernel);
         qemu.arg("-initrd").arg(&setup.initramfs);
-        let line = format!("console=ttyS0 quiet panic=-1 oops=panic mitigations=off -- {words}");
+        let options = setup.options;
+        let line =
+            format!("console=ttyS0 quiet panic=-1 oops=panic mitigations=off {options} -- {words}");
         qemu.args(["-append", &line]);
         let started = |error: std::io::Error| format!("{}: {error}", setup.qemu.display());
         let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
@@ -71,10 +77,12 @@ impl Machine {
             .stderr(stderr);
         let mut child = qemu.spawn().map_err(started)?;
         let lines = listen(child.stdout.take().expect("it is piped"), file);
-        let deadline = Instant::now() + BOOT_MAX;
+        let time_max = setup.time_max;
+        let deadline = Instant::now() + time_max;
         Ok(Machine {
             child,
             lines,
+            time_max,
             deadline,
         })
     }
@@ -86,7 +94,7 @@ impl Machine {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("not done after {} s", BOOT_MAX.as_secs()))
+                Err(format!("not done after {} s", self.time_max.as_secs()))
             }
         }
     }
