@@ -3,10 +3,11 @@
 //!
 //! What they never do: rest on how long something takes.
 
+use nyx_swap::kernel::{Memory, Plan, Session};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
@@ -217,8 +218,8 @@ fn runs(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/cwd")).exists()
 }
 
-/// Sorts 48 MB of numbers in a buffer of their size, and gives their checksum.
-const SORT: &str = "seq 6000000 -1 1 | sort -n --buffer-size=200M --parallel=2 | cksum";
+/// Sorts some 15 MB of numbers with twice as much beside them, and gives their checksum.
+const SORT: &str = "seq 2000000 -1 1 | sort -n --buffer-size=200M --parallel=2 | cksum";
 
 #[test]
 fn a_program_in_a_fifth_of_its_memory_does_what_it_does_with_all_of_it() {
@@ -359,6 +360,9 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
         return;
     };
     let (launcher, program) = orphan(&rig);
+    // Nobody is left to do it at once.
+    let watcher = rig.records()[0]["watcher"]["pid"].as_u64().unwrap();
+    kill("KILL", u32::try_from(watcher).unwrap());
     let line = rig.status_of(launcher).unwrap();
     assert_eq!(line["launcher_runs"], false);
     assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
@@ -412,6 +416,202 @@ fn what_one_test_leaves_no_other_sees_and_is_killed() {
     assert!(!runs(program));
 }
 
+#[test]
+fn what_a_killed_launcher_left_is_taken_down_by_its_watcher_when_it_has_ended() {
+    let Some(rig) = rig("what_a_killed_launcher_left_watcher") else {
+        return;
+    };
+    let (launcher, program) = orphan(&rig);
+    // On version 1 the kernel is to decide at once, since nobody would wake the program.
+    let control = groups_of(launcher).into_iter();
+    let mut control = control.map(|dir| dir.join("memory.oom_control"));
+    if let Some(control) = control.find(|path| path.exists()) {
+        let is_left_to_kernel = || {
+            let text = fs::read_to_string(&control).unwrap();
+            text.contains("oom_kill_disable 0").then_some(())
+        };
+        until("decision by the kernel", is_left_to_kernel);
+    }
+    assert!(runs(program));
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    until("taking down", || rig.records().is_empty().then_some(()));
+    is_clean(&rig, launcher);
+}
+
+#[test]
+fn a_program_in_a_group_below_its_own_is_waited_for() {
+    let Some(rig) = rig("a_program_in_a_group_below") else {
+        return;
+    };
+    // The child outlives the program, in a group below that of the run.
+    let script = "for dir in $(cat groups); do mkdir $dir/below; done; \
+                  (for dir in $(cat groups); do sh -c 'echo $PPID' > $dir/below/cgroup.procs; done; \
+                  touch ready; until test -e end; do sleep 0.01; done; echo last) & \
+                  until test -e ready; do sleep 0.01; done";
+    let script = format!("until test -e groups; do sleep 0.01; done; {script}");
+    let mut run = rig.run("64M", &["--no-probe"], &["sh", "-c", &script]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::null());
+    let child = run.spawn().unwrap();
+    let launcher = child.id();
+    let program = until("program", || rig.status_of(launcher)?["program"].as_u64());
+    let groups = rig.records()[0]["groups"].clone();
+    let groups = groups.as_array().unwrap().iter();
+    let groups: Vec<&str> = groups.map(|group| group.as_str().unwrap()).collect();
+    fs::write(rig.dir.path().join("new"), groups.join("\n")).unwrap();
+    fs::rename(rig.dir.path().join("new"), rig.dir.path().join("groups")).unwrap();
+    rig.until_ready();
+    until("end of the program", || {
+        (!runs(u32::try_from(program).unwrap())).then_some(())
+    });
+    assert!(rig.status_of(launcher).is_some(), "its child is waited for");
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "last");
+    is_clean(&rig, launcher);
+}
+
+#[test]
+fn a_signal_while_a_run_is_set_up_ends_it() {
+    let Some(rig) = rig("a_signal_while_a_run_is_set_up") else {
+        return;
+    };
+    fs::create_dir_all(&rig.state).unwrap();
+    let path = rig.state.join("lock");
+    let lock = fs::File::create(&path).unwrap();
+    lock.lock().unwrap();
+    let mut run = rig.run("64M", &["--no-probe"], &["touch", "begun"]);
+    let child = run.stderr(Stdio::piped()).spawn().unwrap();
+    let launcher = child.id();
+    until("waiting for the lock", || {
+        let files = fs::read_dir(format!("/proc/{launcher}/fd")).ok()?.flatten();
+        let mut files = files.filter_map(|file| fs::read_link(file.path()).ok());
+        files.any(|file| file == path).then_some(())
+    });
+    kill("INT", launcher);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(128 + 2),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!rig.dir.path().join("begun").exists());
+    drop(lock);
+    is_clean(&rig, launcher);
+}
+
+#[test]
+fn an_area_that_another_run_uses_stays_until_that_ends() {
+    let Some(rig) = rig("an_area_that_another_run_uses") else {
+        return;
+    };
+    let other = Rig {
+        dir: scratch(),
+        state: rig.state.clone(),
+        device: rig.device.clone(),
+    };
+    let script = "touch ready; until test -e end; do sleep 0.01; done";
+    let begin = |rig: &Rig, device: &str| {
+        let mut run = rig.nyx();
+        run.args(["run", "--memory", "64M", "--no-probe"]);
+        run.args(["--device", device, "--device-size", "512M"]);
+        run.args(["--", "sh", "-c", script])
+            .current_dir(rig.dir.path());
+        let child = run.stderr(Stdio::null()).spawn().unwrap();
+        rig.until_ready();
+        child
+    };
+    let mut first = begin(&rig, &rig.device);
+    let path = until("status", || {
+        let line = rig.status_of(first.id())?;
+        line["swap"].as_str().map(str::to_owned)
+    });
+    let mut second = begin(&other, &path);
+    let is_on = || fs::read_to_string("/proc/swaps").unwrap().contains(&path);
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    assert!(first.wait().unwrap().success());
+    assert!(is_on(), "the other run uses it");
+    fs::write(other.dir.path().join("end"), "").unwrap();
+    assert!(second.wait().unwrap().success());
+    assert!(!is_on());
+    is_clean(&rig, first.id());
+}
+
+#[test]
+fn what_a_run_does_is_told_as_metrics() {
+    let Some(rig) = rig("what_a_run_does_is_told_as_metrics") else {
+        return;
+    };
+    let script = "touch ready; until test -e end; do sleep 0.01; done";
+    let mut run = rig.run("64M", &[], &["sh", "-c", script]);
+    let mut child = run.stderr(Stdio::null()).spawn().unwrap();
+    rig.until_ready();
+    let program = until("program", || rig.status_of(child.id())?["program"].as_u64());
+    let value = |name: &str| {
+        let output = rig.nyx().args(["status", "--metrics"]).output().unwrap();
+        let lines = text(&output.stdout);
+        let start = format!("nyx_swap_{name}{{pid=\"{program}\"");
+        let line = lines.lines().find(|line| line.starts_with(&start))?;
+        line.rsplit_once(' ')?.1.parse::<f64>().ok()
+    };
+    assert_eq!(value("limit_bytes"), Some(f64::from(64 << 20)));
+    assert!(value("resident_bytes").unwrap() > 0.0);
+    assert!(value("faults_total").unwrap() > 0.0);
+    assert!(value("inline_reclaims_total").is_some());
+    until("reclaimer's CPU time", || {
+        value("reclaimer_cpu_seconds_total")
+    });
+    // Pages of the probe go out where the reclaimer or the kernel takes them.
+    until("touches", || value("touches_total"));
+    fs::write(rig.dir.path().join("end"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(value("limit_bytes"), None);
+}
+
+#[test]
+fn a_session_that_is_dropped_takes_down_what_it_made() {
+    let Some(rig) = rig("a_session_that_is_dropped") else {
+        return;
+    };
+    let enter = |groups: &[PathBuf], command: &[std::ffi::OsString]| {
+        let mut enter = Command::new(NYX);
+        enter.args(["swap", "enter"]);
+        for group in groups {
+            enter.arg("--group").arg(group);
+        }
+        enter.arg("--").args(command);
+        enter
+    };
+    let plan = Plan {
+        memory: Some(Memory::Bytes(64 << 20)),
+        source: rig.device.parse().unwrap(),
+        area_size: Some(64 << 20),
+        rule: nyx_policy::paging::pool::Rule::Off,
+        oom_waits: false,
+        cpu: None,
+        probe: None,
+        enter,
+        watch: None,
+        is_over: Arc::default(),
+    };
+    let session = Session::start(&plan, &["true".into()], |_| {}).unwrap();
+    let group = session.group().dir().to_owned();
+    until("end", || is_empty(&group).then_some(()));
+    assert!(group.exists());
+    drop(session);
+    assert!(!group.exists());
+    is_clean(&rig, std::process::id());
+}
+
+#[test]
+fn a_probe_ends_when_nobody_listens_any_more() {
+    let mut probe = Command::new(NYX);
+    probe.args(["swap", "probe", "--every-ms", "1"]);
+    let mut child = probe.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    until("end of the probe", || child.try_wait().unwrap());
+}
+
 /// Lets an orphan end, and waits until it has.
 fn end(rig: &Rig, launcher: u32) {
     fs::write(rig.dir.path().join("end"), "").unwrap();
@@ -458,8 +658,6 @@ fn a_limit_that_somebody_else_has_set_meanwhile_stays() {
     let (launcher, program) = orphan(&rig);
     let mut attach = rig.nyx();
     attach.args(["attach", &program.to_string(), "--memory", "32M"]);
-    // A reclaimer of version 1 would set its own again.
-    attach.args(["--pool", "off"]);
     let attached = attach.stderr(Stdio::piped()).spawn().unwrap();
     let has_limit = |bytes: u64| rig.status_of(launcher).unwrap()["limit_bytes"] == bytes;
     until("new limit", || has_limit(32 << 20).then_some(()));

@@ -45,6 +45,9 @@ pub enum SwapError {
         /// Why.
         reason: String,
     },
+    /// It was to end before the program had begun.
+    #[error("ended while it was set up: all that was made is taken down")]
+    Interrupted,
     /// The system refused something.
     #[error("cannot {what} {path}: {error}")]
     Os {
@@ -59,7 +62,7 @@ pub enum SwapError {
 
 /// Places that were tried, and what came of it.
 #[derive(Debug, Default)]
-pub struct Tried(pub Vec<(PathBuf, String)>);
+pub struct Tried(pub Vec<(PathBuf, io::Error)>);
 
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,8 +77,8 @@ impl SwapError {
     /// Whether more privilege would help.
     pub fn is_permission(&self) -> bool {
         match self {
-            SwapError::Os { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
-            SwapError::NoGroup(tried) => !tried.0.is_empty(),
+            SwapError::Os { error, .. } => is_denied(error),
+            SwapError::NoGroup(tried) => tried.0.iter().any(|(_, error)| is_denied(error)),
             _ => false,
         }
     }
@@ -85,6 +88,10 @@ impl SwapError {
         let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
         matches!(self, SwapError::Os { error, .. } if is_busy(error))
     }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Says what was tried on which file, where it fails.
@@ -99,5 +106,21 @@ impl<T, E: Into<io::Error>> Trying<T> for Result<T, E> {
             path: path.to_owned(),
             error: error.into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_privilege_helps_only_where_it_was_missing() {
+        let no_group = |kind: io::ErrorKind| {
+            let tried = ("/sys/fs/cgroup".into(), io::Error::from(kind));
+            SwapError::NoGroup(Tried(vec![tried]))
+        };
+        assert!(no_group(io::ErrorKind::PermissionDenied).is_permission());
+        assert!(!no_group(io::ErrorKind::ReadOnlyFilesystem).is_permission());
+        assert!(!no_group(io::ErrorKind::ResourceBusy).is_permission());
     }
 }

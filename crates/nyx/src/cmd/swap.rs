@@ -15,7 +15,7 @@ use nyx_swap::SwapError;
 use nyx_swap::kernel::{self, Memory, Residue, Source};
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,6 +59,14 @@ enum Action {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Wait until the launcher at the other end of standard input is gone, and take down what it
+    /// made.
+    #[command(hide = true)]
+    Watch {
+        /// The record of what it made.
+        #[arg(long)]
+        record: PathBuf,
+    },
     /// Touch pages on swap and write how long that takes.
     #[command(hide = true)]
     Probe {
@@ -79,6 +87,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
             end_with_launcher,
             command,
         } => Err(enter(&group, end_with_launcher, &command)),
+        Action::Watch { record } => {
+            // The next run tells what could not be.
+            let _ = kernel::watch(&record, &mut io::stdin().lock());
+            Ok(())
+        }
         Action::Probe { every_ms } => {
             // Whoever reads may be gone: that is how it ends.
             let _ = kernel::probe(Duration::from_millis(every_ms), &mut io::stdout());
@@ -108,6 +121,13 @@ fn enter(groups: &[PathBuf], ends_with_launcher: bool, command: &[OsString]) -> 
 /// This binary again, as what enters groups and becomes a command.
 fn entering(groups: &[PathBuf], command: &[OsString]) -> Command {
     entering_with(&[], groups, command)
+}
+
+/// This binary again, as what takes down where this process is killed.
+fn watching(record: &Path) -> Command {
+    let mut watch = Command::new("/proc/self/exe");
+    watch.args(["swap", "watch", "--record"]).arg(record);
+    watch
 }
 
 fn entering_with(flags: &[&str], groups: &[PathBuf], command: &[OsString]) -> Command {
@@ -235,6 +255,10 @@ fn tell(residue: &Residue) {
             "nyx: processes {pids:?} go on without their launcher, within the limit of {}",
             group.display()
         ),
+        Residue::InUse { area, pids } => eprintln!(
+            "nyx: {} stays on: memory of processes {pids:?}, which go on, is there",
+            area.display()
+        ),
         Residue::Refused(error) => eprintln!("nyx: an earlier run left something behind: {error}"),
     }
 }
@@ -244,12 +268,17 @@ impl From<SwapError> for Failure {
         let code = match &error {
             error if error.is_permission() => Exit::NoPerm,
             SwapError::Unusable { .. } | SwapError::NotAttachable { .. } => Exit::Usage,
-            SwapError::NoController | SwapError::NoSwap | SwapError::Untold { .. } => {
-                Exit::Unavailable
-            }
+            SwapError::NoController
+            | SwapError::NoGroup(_)
+            | SwapError::NoSwap
+            | SwapError::Untold { .. } => Exit::Unavailable,
             _ => Exit::Os,
         };
         let hint = match code {
+            Exit::NoPerm if rustix::process::geteuid().is_root() => {
+                "\nThis is root, without a capability (CAP_SYS_ADMIN) or in a container that may \
+                 not do that."
+            }
             Exit::NoPerm => {
                 "\nControl groups and swap belong to root: use sudo, or have the group delegated \
                  (systemd-run --user --scope -p Delegate=yes nyx swap run ...) and swap turned on \

@@ -8,13 +8,13 @@
 //!
 //! *Thread safety*: whoever sets one up or takes one down holds the registry's lock.
 
-use super::record::{OwnFile, Record};
+use super::record::{OwnArea, OwnFile, Record, Uses};
 use super::table;
 use super::zram::Zram;
 use crate::error::{SwapError, Trying};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -25,6 +25,9 @@ const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 const MAGIC_AT: u64 = PAGE_BYTES - MAGIC.len() as u64;
 /// Version, last page and number of bad pages, after the boot block.
 const HEADER_AT: u64 = 1024;
+const UUID_AT: u64 = HEADER_AT + 12;
+/// What tells one area from all others.
+pub(super) const UUID_BYTES: usize = 16;
 const LABEL_AT: u64 = HEADER_AT + 28;
 const VERSION: u32 = 1;
 /// The kernel refuses less.
@@ -71,31 +74,53 @@ impl Area {
         record: &mut Record,
     ) -> Result<Area, SwapError> {
         match source {
-            Source::Machine => Area::of_machine(),
+            Source::Machine => {
+                record.uses = Uses::Machine;
+                Area::of_machine()
+            }
             Source::Zram => {
                 // Until it has a size it takes nothing, and may be somebody else's after all.
                 let zram = Zram::take(size.unwrap_or_else(memory_of_machine))?;
                 let path = zram.path();
-                record.zram = Some(zram.clone());
-                record.swap = Some(path.clone());
+                let uuid = new_uuid()?;
+                record.areas.push(OwnArea {
+                    path: path.clone(),
+                    uuid,
+                    file: None,
+                    zram: Some(zram),
+                });
                 record.save()?;
-                format(&path, device_bytes(&path)?)?;
+                format(&path, device_bytes(&path)?, uuid)?;
                 Area::turn_on(&path)
             }
-            Source::Path(path) if table::is_on(path)? => Area::of(path),
+            Source::Path(path) if table::is_on(path)? => {
+                let area = Area::of(path)?;
+                record.uses = area.path.clone().map_or(Uses::None, Uses::Area);
+                Ok(area)
+            }
             Source::Path(path) => {
                 if path.exists() {
                     check(path)?;
-                    record.swap = Some(fs::canonicalize(path).trying("find", path)?);
+                    record.areas.push(OwnArea {
+                        path: fs::canonicalize(path).trying("find", path)?,
+                        uuid: uuid(path).trying("read the header of", path)?,
+                        file: None,
+                        zram: None,
+                    });
                     record.save()?;
                 } else {
                     // An empty file first: what cannot be made is somebody else's, and stays.
                     let file = create(path)?;
                     let at = absolute(path)?;
-                    record.swap = Some(at.clone());
-                    record.file = Some(OwnFile::of(at, &file).trying("look at", path)?);
+                    let (uuid, own) = (new_uuid()?, OwnFile::of(at.clone(), &file));
+                    record.areas.push(OwnArea {
+                        path: at,
+                        uuid,
+                        file: Some(own.trying("look at", path)?),
+                        zram: None,
+                    });
                     record.save()?;
-                    fill(path, size)?;
+                    fill(path, size, uuid)?;
                 }
                 Area::turn_on(path)
             }
@@ -149,7 +174,7 @@ fn create(path: &Path) -> Result<File, SwapError> {
 
 /// Gives a new file that size, or that of half of what is free, but no more than the machine has
 /// memory.
-fn fill(path: &Path, size: Option<u64>) -> Result<(), SwapError> {
+fn fill(path: &Path, size: Option<u64>, uuid: [u8; UUID_BYTES]) -> Result<(), SwapError> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let parent = parent.unwrap_or(Path::new("."));
     let free = statvfs(parent).trying("look at the disk of", path)?;
@@ -161,11 +186,34 @@ fn fill(path: &Path, size: Option<u64>) -> Result<(), SwapError> {
         .open(path)
         .trying("open", path)?;
     fallocate(&file, FallocateFlags::empty(), 0, size).trying("reserve the space of", path)?;
-    format(path, size)
+    format(path, size, uuid)
+}
+
+fn new_uuid() -> Result<[u8; UUID_BYTES], SwapError> {
+    let path = Path::new("/dev/urandom");
+    let mut uuid = [0; UUID_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut uuid));
+    read.trying("read", path)?;
+    // Version 4 of RFC 9562.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+/// That of the area at a path; an error where there is none.
+pub(super) fn uuid(path: &Path) -> io::Result<[u8; UUID_BYTES]> {
+    let file = File::open(path)?;
+    let (mut magic, mut uuid) = ([0; MAGIC.len()], [0; UUID_BYTES]);
+    file.read_exact_at(&mut magic, MAGIC_AT)?;
+    file.read_exact_at(&mut uuid, UUID_AT)?;
+    match &magic == MAGIC {
+        true => Ok(uuid),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Writes the header of a swap area of so many bytes.
-fn format(path: &Path, size: u64) -> Result<(), SwapError> {
+pub(super) fn format(path: &Path, size: u64, uuid: [u8; UUID_BYTES]) -> Result<(), SwapError> {
     let pages = size / PAGE_BYTES;
     if pages < PAGES_MIN {
         return Err(SwapError::Unusable {
@@ -185,6 +233,7 @@ fn format(path: &Path, size: u64) -> Result<(), SwapError> {
     // Of the machine's byte order: no other machine reads it.
     at(HEADER_AT, &VERSION.to_le_bytes());
     at(HEADER_AT + 4, &last.to_le_bytes());
+    at(UUID_AT, &uuid);
     at(LABEL_AT, b"nyx");
     at(MAGIC_AT, MAGIC);
     file.write_all_at(&page, 0)
@@ -247,10 +296,13 @@ mod tests {
         let path = dir.path().join("swap");
         create(&path).unwrap();
         assert!(create(&path).is_err(), "it is there");
-        fill(&path, Some(1 << 20)).unwrap();
+        let made = new_uuid().unwrap();
+        fill(&path, Some(1 << 20), made).unwrap();
+        assert_eq!(uuid(&path).unwrap(), made);
+        assert_ne!(made, new_uuid().unwrap());
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
         check(&path).unwrap();
-        let error = format(&path, 4096).unwrap_err().to_string();
+        let error = format(&path, 4096, made).unwrap_err().to_string();
         assert!(error.contains("10 pages"), "{error}");
     }
 }

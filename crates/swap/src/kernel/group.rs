@@ -95,9 +95,9 @@ impl Group {
         dir: PathBuf,
         pressure: Option<PathBuf>,
     ) -> Result<Group, SwapError> {
-        let open = |name: &str, writes: bool| {
+        let open = |name: &str, (reads, writes)| {
             let path = dir.join(name);
-            let file = OpenOptions::new().read(!writes).write(writes).open(&path);
+            let file = OpenOptions::new().read(reads).write(writes).open(&path);
             file.trying("open", &path)
         };
         let (used, limit) = match version {
@@ -106,12 +106,12 @@ impl Group {
         };
         let reclaim = match version {
             Version::V1 => None,
-            Version::V2 => Some(open("memory.reclaim", true)?),
+            Version::V2 => Some(open("memory.reclaim", (false, true))?),
         };
         Ok(Group {
             version,
-            used: open(used, false)?,
-            limit: open(limit, true)?,
+            used: open(used, (true, false))?,
+            limit: open(limit, (true, true))?,
             last_set: AtomicU64::new(NEVER),
             reclaim,
             dir,
@@ -153,20 +153,20 @@ impl Group {
 
     /// Bytes that it uses.
     pub fn used(&self) -> Result<u64, SwapError> {
-        let mut text = [0; NUMBER_BYTES];
-        let len = self
-            .used
-            .read_at(&mut text, 0)
-            .trying("read what is used in", &self.dir)?;
-        let number = str::from_utf8(&text[..len]).ok().and_then(number);
+        let number = number_in(&self.used).trying("read what is used in", &self.dir)?;
         Ok(number.unwrap_or(0))
     }
 
-    /// Bytes that it has on swap; none where the kernel does not count them.
+    /// Bytes that it has on swap alone: a page that was read back and is still there too counts as
+    /// used. None where the kernel does not count them.
     pub fn swapped(&self) -> Option<u64> {
         let of_file = |name: &str| self.text(name).and_then(|text| number(&text));
         match self.version {
-            Version::V2 => of_file("memory.swap.current"),
+            Version::V2 => {
+                let all = of_file("memory.swap.current")?;
+                let in_both = field(&self.text("memory.stat")?, "swapcached");
+                Some(all.saturating_sub(in_both.unwrap_or(0)))
+            }
             // The statistics would tell too, but take a hundred times longer.
             Version::V1 => {
                 let both = of_file("memory.memsw.usage_in_bytes")?;
@@ -177,11 +177,8 @@ impl Group {
 
     /// Bytes that it may use; none where it is not limited.
     pub fn limit(&self) -> Option<u64> {
-        let text = self.text(match self.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
-        });
-        number(&text?).filter(|&bytes| bytes < NO_LIMIT)
+        let bytes = number_in(&self.limit).ok()?;
+        bytes.filter(|&bytes| bytes < NO_LIMIT)
     }
 
     /// Limits it. Where it uses more, the caller reclaims until it does not.
@@ -221,7 +218,10 @@ impl Group {
             }
             None => {
                 let freed = put(&self.limit, &down_to.to_string());
-                self.set_limit(Some(limit))?;
+                // Another's is left, which was set at the same moment.
+                if [shown(down_to), shown(limit)].contains(&self.shown_limit()) {
+                    self.set_limit(Some(limit))?;
+                }
                 freed
             }
         };
@@ -238,6 +238,13 @@ impl Group {
     pub fn set_oom_waits(&self, waits: bool) -> bool {
         let path = self.dir.join("memory.oom_control");
         self.version == Version::V1 && fs::write(path, if waits { "1" } else { "0" }).is_ok()
+    }
+
+    /// Wakes who waits so, where there is a page of room though nothing was reclaimed: the kernel does
+    /// that where a limit is raised. It is never above what it is to be.
+    pub(super) fn wake(&self, limit: u64) -> Result<(), SwapError> {
+        let page = rustix::param::page_size() as u64;
+        self.reclaim(limit.saturating_sub(page), limit)
     }
 
     /// Whether a process waits so.
@@ -289,10 +296,9 @@ impl Group {
         stalled(&text)
     }
 
-    /// The processes in it.
+    /// The processes in it, and in groups that they made below it.
     pub fn processes(&self) -> Vec<u32> {
-        let text = self.text("cgroup.procs").unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).collect()
+        processes_below(&self.dir)
     }
 
     /// Puts a process in it.
@@ -307,6 +313,33 @@ impl Group {
     fn text(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.dir.join(name)).ok()
     }
+}
+
+/// The processes in a group and in all below it.
+pub(super) fn processes_below(dir: &Path) -> Vec<u32> {
+    let texts = with_below(dir).into_iter();
+    let texts = texts.filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
+    texts
+        .flat_map(|text| {
+            let pids = text.lines().filter_map(|line| line.parse().ok());
+            pids.collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+/// A group and all below it, in the order in which they can be removed.
+pub(super) fn with_below(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let below = dirs.flat_map(|entry| with_below(&entry.path()));
+    below.chain([dir.to_owned()]).collect()
+}
+
+/// The number in a control file; none where it holds a word.
+fn number_in(file: &File) -> io::Result<Option<u64>> {
+    let mut text = [0; NUMBER_BYTES];
+    let len = file.read_at(&mut text, 0)?;
+    Ok(str::from_utf8(&text[..len]).ok().and_then(number))
 }
 
 /// A control file takes what is written in one piece.
@@ -363,5 +396,38 @@ mod tests {
         assert_eq!(stalled(""), None);
         assert_eq!(number("512\n"), Some(512));
         assert_eq!(number("max\n"), None);
+    }
+
+    #[test]
+    fn a_page_in_memory_and_on_swap_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = "anon 20480\nswapcached 8192\n";
+        for (name, text) in [
+            ("memory.current", "20480"),
+            ("memory.max", "max"),
+            ("memory.reclaim", ""),
+            ("memory.swap.current", "16384"),
+            ("memory.stat", stat),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let group = Group::at(dir.path().to_owned()).unwrap();
+        assert_eq!((group.version(), group.limit()), (Version::V2, None));
+        assert_eq!(
+            (group.used().unwrap(), group.swapped()),
+            (20480, Some(8192))
+        );
+    }
+
+    #[test]
+    fn a_process_in_a_group_below_is_one_of_the_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(below.join("cgroup.procs"), "12\n13\n").unwrap();
+        fs::write(dir.path().join("cgroup.procs"), "11\n").unwrap();
+        assert_eq!(processes_below(dir.path()), [12, 13, 11]);
+        let order = [below, dir.path().join("a"), dir.path().to_owned()];
+        assert_eq!(with_below(dir.path()), order);
     }
 }

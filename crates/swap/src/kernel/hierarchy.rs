@@ -141,7 +141,7 @@ impl Hierarchy {
             };
             if let Err(error) = made {
                 let parent = dir.parent().unwrap_or(&dir).to_owned();
-                tried.0.push((parent, error.to_string()));
+                tried.0.push((parent, error));
                 continue;
             }
             // Without it nothing is told of stalls.

@@ -26,6 +26,7 @@ mod record;
 mod report;
 mod session;
 mod table;
+mod watcher;
 mod zram;
 
 pub use area::{Area, Source};
@@ -33,8 +34,8 @@ pub use group::{Counts, Group};
 pub use hierarchy::{Hierarchy, Version};
 pub use probe::{ProbeReport, probe};
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
-pub use record::{OwnFile, Process, Record, Registry, Residue};
-pub use report::Report;
+pub use record::{OwnArea, OwnFile, Process, Record, Registry, Residue, Uses, watch};
+pub use report::{Figures, Report};
 pub use session::{Memory, Plan, Probe, Remote, Session};
 
 use std::ffi::OsString;

@@ -10,8 +10,10 @@
 //! *Thread safety*: a process of its own, one thread.
 
 use nyx_base::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,10 +53,14 @@ impl ProbeReport {
 
 /// Touches a page every `every`, and writes a line with how long that took, in nanoseconds, until
 /// nobody reads any more. For a process of its own.
-pub fn probe(every: Duration, out: &mut impl Write) -> io::Result<()> {
+pub fn probe(every: Duration, out: &mut (impl Write + AsFd)) -> io::Result<()> {
     let pages = Pages::new()?;
     for at in (0..PAGES).cycle() {
         thread::sleep(every);
+        // Where no page goes out nothing is written, which would tell.
+        if !is_read(out)? {
+            break;
+        }
         if pages.push_out(at)? {
             let took = pages.touch(at);
             writeln!(out, "{}", took.0)?;
@@ -62,6 +68,13 @@ pub fn probe(every: Duration, out: &mut impl Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the other end of a pipe is there.
+fn is_read(out: &impl AsFd) -> io::Result<bool> {
+    let mut fds = [PollFd::new(out, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec::default()))?;
+    Ok(!fds[0].revents().contains(PollFlags::ERR))
 }
 
 /// Pages that are far apart.

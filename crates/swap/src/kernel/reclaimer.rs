@@ -13,7 +13,7 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
-use super::group::{Group, is_partial};
+use super::group::{Group, UNLIMITED, is_partial};
 use super::hierarchy::Version;
 use crate::error::{SwapError, Trying};
 use nyx_base::{Instant, Nanos};
@@ -120,6 +120,7 @@ impl Reclaimer {
             area,
             pool: Pool::new(orders.rule, floor_bytes),
             floor_bytes,
+            looked: Instant(0),
             stuck: None,
             amount: Setter::new(orders.amount),
             shared: Arc::clone(&shared),
@@ -181,6 +182,8 @@ struct Work {
     amount: Setter,
     /// Whether the program waits where the kernel would kill it.
     waits: bool,
+    /// When it was last looked at whether it waits though there is room.
+    looked: Instant,
     /// Since when it waits and nothing was freed.
     stuck: Option<Instant>,
     shared: Arc<Shared>,
@@ -233,7 +236,10 @@ impl Work {
             Act::Reclaim { down_to } => down_to,
             // Without a pool, as much as wakes it.
             Act::Sleep(_) if is_waiting => limit - self.floor_bytes.min(limit / 8),
-            Act::Sleep(time) => return Ok(Some(time)),
+            Act::Sleep(time) => {
+                self.wake_with_room(used, limit)?;
+                return Ok(Some(time));
+            }
         };
         self.group.reclaim(down_to, limit)?;
         let after = self.group.used()?;
@@ -244,9 +250,26 @@ impl Work {
         if is_waiting {
             self.shared.rescues.fetch_add(1, Relaxed);
             self.judge(freed);
+            if freed == 0 {
+                // What was freed by others meanwhile wakes nobody.
+                self.group.wake(limit)?;
+            }
         }
         // Where nothing can be freed, trying again at once would only burn the CPU.
         Ok((freed == 0).then_some(LOOK_WAITING))
+    }
+
+    /// A program that waits though there is room would wait for ever.
+    fn wake_with_room(&mut self, used: u64, limit: u64) -> Result<(), SwapError> {
+        let now = self.now();
+        let is_time = self.waits && used < limit && now.since(self.looked) >= RETRY;
+        if is_time {
+            self.looked = now;
+            if self.group.is_under_oom() {
+                self.group.wake(limit)?;
+            }
+        }
+        Ok(())
     }
 
     /// The program waits for memory: lets the kernel kill it where none will come.
@@ -272,7 +295,6 @@ impl Work {
 /// Sets the limit where it changes.
 struct Setter {
     amount: Amount,
-    limit: Option<u64>,
     finder: Option<Finder>,
     thought: Instant,
 }
@@ -288,7 +310,6 @@ impl Setter {
         };
         Setter {
             amount,
-            limit: None,
             finder,
             thought: Instant(0),
         }
@@ -296,14 +317,18 @@ impl Setter {
 
     /// The limit in force, after it was thought over.
     fn limit(&mut self, group: &Group, now: Instant, used: u64) -> Result<Option<u64>, SwapError> {
-        let limit = *self
-            .limit
-            .get_or_insert_with(|| group.limit().unwrap_or(u64::MAX));
+        let limit = group.shown_limit();
+        let is_anothers = group.last_set().is_some_and(|last| last != limit);
+        if is_anothers && !matches!(self.amount, Amount::Fixed) {
+            tracing::warn!(limit, "somebody else has set a limit, which stays as it is");
+            self.amount = Amount::Fixed;
+        }
+        let known = |limit: u64| (limit < UNLIMITED).then_some(limit);
         let new = match self.amount {
             Amount::Fixed => None,
             Amount::Percent(percent) => {
                 if now.since(self.thought) < FOLLOW {
-                    return Ok(Some(limit));
+                    return Ok(known(limit));
                 }
                 self.thought = now;
                 share_of(percent, used + group.swapped().unwrap_or(0), limit)
@@ -317,9 +342,9 @@ impl Setter {
         if let Some(new) = new
             && lower_limit(group, new, (used, limit))?
         {
-            self.limit = Some(new);
+            return Ok(known(new));
         }
-        Ok(self.limit.filter(|&limit| limit < u64::MAX))
+        Ok(known(limit))
     }
 }
 
@@ -367,4 +392,38 @@ fn settle_down(on_cpu: Option<usize>) {
         }
     }
     let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Something like a group of version 1, of plain files.
+    fn group(dir: &Path, limit: u64) -> Group {
+        fs::write(dir.join("memory.usage_in_bytes"), "0").unwrap();
+        fs::write(dir.join("memory.limit_in_bytes"), limit.to_string()).unwrap();
+        Group::at(dir.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_limit_of_somebody_else_holds_at_once_and_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs, used) = (64 << 20, 48 << 20, 40 << 20);
+        let group = group(dir.path(), ours);
+        group.set_limit(Some(ours)).unwrap();
+        let mut fixed = Setter::new(Amount::Fixed);
+        let mut percent = Setter::new(Amount::Percent(50));
+        let now = Instant(1);
+        assert_eq!(fixed.limit(&group, now, used).unwrap(), Some(ours));
+        let file = dir.path().join("memory.limit_in_bytes");
+        fs::write(&file, theirs.to_string()).unwrap();
+        for setter in [&mut fixed, &mut percent] {
+            for second in 1..3 {
+                let now = Instant(second * 1_000_000_000);
+                assert_eq!(setter.limit(&group, now, used).unwrap(), Some(theirs));
+            }
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), theirs.to_string());
+    }
 }

@@ -9,7 +9,9 @@
 //! *Thread safety*: [`Registry::lock`] keeps all runs of one user apart while one of them sets
 //! up or takes down.
 
-use super::group::{Group, UNLIMITED};
+use super::area;
+use super::group::{Group, UNLIMITED, processes_below, with_below};
+use super::report::Figures;
 use super::table;
 use super::zram::Zram;
 use crate::error::{SwapError, Trying};
@@ -19,8 +21,13 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
+
+/// Of no limit it is said that this run set it.
+#[allow(clippy::reversed_empty_ranges, reason = "it holds none")]
+const NO_LIMITS: RangeInclusive<u64> = 1..=0;
 
 /// Names the directory of the records in the environment. What records name is taken down: nobody
 /// else may write there.
@@ -42,17 +49,17 @@ pub struct Record {
     /// The launcher.
     pub launcher: Process,
     /// The program, once it runs.
-    pub program: Option<u32>,
+    pub program: Option<Process>,
+    /// Who takes down at once where the launcher is killed.
+    pub watcher: Option<Process>,
     /// What was run.
     pub command: Vec<String>,
     /// The group with the limit, the first, and all others that belong to it.
     pub groups: Vec<PathBuf>,
-    /// A swap area that it turned on.
-    pub swap: Option<PathBuf>,
-    /// A file that it made.
-    pub file: Option<OwnFile>,
-    /// A zram device that it took.
-    pub zram: Option<Zram>,
+    /// Swap areas that it turned on, and those of runs that ended before it, which it used too.
+    pub areas: Vec<OwnArea>,
+    /// Areas of others to which its memory goes.
+    pub uses: Uses,
     /// The limit that a group had which it did not make, in bytes: it gets it back.
     pub limit_before: Option<Option<u64>>,
     /// It gets it back where the limit that it has is one of these, which this run may have set:
@@ -60,6 +67,31 @@ pub struct Record {
     pub limits_set: RangeInclusive<u64>,
     #[serde(skip)]
     path: PathBuf,
+}
+
+/// A swap area that a run turned on.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct OwnArea {
+    /// A file or a device.
+    pub path: PathBuf,
+    /// What its header says of it: another area at this path has another.
+    pub uuid: [u8; area::UUID_BYTES],
+    /// The file, if it was made for it.
+    pub file: Option<OwnFile>,
+    /// The zram device, if it was taken for it.
+    pub zram: Option<Zram>,
+}
+
+/// Swap areas that a run found on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Uses {
+    /// None: it brought its own.
+    #[default]
+    None,
+    /// All that the machine has.
+    Machine,
+    /// One.
+    Area(PathBuf),
 }
 
 /// A file that can be told from another one that stands at its path later.
@@ -92,6 +124,13 @@ pub enum Residue {
         /// They.
         pids: Vec<u32>,
     },
+    /// A swap area that holds memory of a process that goes on and was only attached to.
+    InUse {
+        /// The area.
+        area: PathBuf,
+        /// Processes of the group.
+        pids: Vec<u32>,
+    },
     /// The system refused something.
     Refused(SwapError),
 }
@@ -99,6 +138,10 @@ pub enum Residue {
 /// A group whose last process has ended can still be busy for a moment.
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(10);
+/// A lock that another has is tried again after this time.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// Who takes down what a killed launcher left looks so often whether its programs go on.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
 
 impl Registry {
     /// That of this user: where [`PLACE_VARIABLE`] says, or else under `/run`, or where runtime
@@ -139,6 +182,22 @@ impl Registry {
         Ok(Lock(file))
     }
 
+    /// The same, unless it is over meanwhile.
+    pub fn lock_unless(&self, is_over: &AtomicBool) -> Result<Lock, SwapError> {
+        let file = self.open_lock()?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock(file)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).trying("lock", &self.dir),
+            }
+            if is_over.load(Relaxed) {
+                return Err(SwapError::Interrupted);
+            }
+            thread::sleep(LOCK_PAUSE);
+        }
+    }
+
     fn open_lock(&self) -> Result<File, SwapError> {
         let path = self.dir.join("lock");
         File::create(&path).trying("make", &path)
@@ -155,11 +214,11 @@ impl Registry {
             path: self.dir.join(format!("{}.json", launcher.name())),
             launcher,
             program: None,
+            watcher: None,
             command,
             groups: Vec::new(),
-            swap: None,
-            file: None,
-            zram: None,
+            areas: Vec::new(),
+            uses: Uses::None,
             limit_before: None,
             limits_set: 0..=UNLIMITED,
         }
@@ -198,6 +257,16 @@ impl Record {
         })
     }
 
+    /// Where it is written.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is written there now: others may have handed it an area. Under the registry's lock.
+    pub(super) fn again(&self) -> Record {
+        Record::read(&self.path).unwrap_or_else(|| self.clone())
+    }
+
     /// Writes it, whole or not at all.
     pub fn save(&self) -> Result<(), SwapError> {
         let text = serde_json::to_vec_pretty(self).expect("a record can be written");
@@ -231,38 +300,95 @@ impl Record {
             // Somebody may still need what is on swap.
             return left;
         }
-        let mut note =
-            |result: Result<(), SwapError>| left.extend(result.err().map(Residue::Refused));
-        if self.file.as_ref().is_some_and(OwnFile::is_replaced) {
-            // What stands there now was not made here, nor turned on.
-            let _ = fs::remove_file(&self.path);
-            return left;
+        let mut rest = self.clone();
+        // What was given back once is not touched again.
+        rest.limits_set = NO_LIMITS;
+        rest.areas.clear();
+        for area in &self.areas {
+            let pids = self.users_of(area);
+            if !pids.is_empty() {
+                let area = area.path.clone();
+                left.push(Residue::InUse { area, pids });
+            } else if area.is_replaced() || self.hands_on(area) {
+                continue;
+            } else if let Err(error) = area.take_down() {
+                left.push(Residue::Refused(error));
+            } else {
+                continue;
+            }
+            rest.areas.push(area.clone());
         }
-        // A device that is still on is not to be reset, nor a file removed.
-        let is_off = self.swap.as_deref().map_or(Ok(()), turn_off);
-        if let Err(error) = is_off {
-            note(Err(error));
-        } else {
-            note(self.zram.as_ref().map_or(Ok(()), Zram::take_down));
-            let path = self.file.as_ref().map(|file| file.path.as_path());
-            note(path.map_or(Ok(()), remove_file));
-        }
-        if left.is_empty() {
-            let _ = fs::remove_file(&self.path);
-        }
+        let saved = match left.is_empty() {
+            true => {
+                Figures::remove(self);
+                remove_file(&self.path)
+            }
+            false => rest.save(),
+        };
+        left.extend(saved.err().map(Residue::Refused));
         left
+    }
+
+    /// Processes that were attached to, go on, and may have memory on an area.
+    fn users_of(&self, area: &OwnArea) -> Vec<u32> {
+        let is_used = table::used(&area.path).is_some_and(|bytes| bytes > 0);
+        match self.limit_before.is_some() && is_used {
+            true => self
+                .groups
+                .iter()
+                .flat_map(|group| processes_below(group))
+                .collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Hands an area on to a run that uses it and goes on, which then takes it down; false where
+    /// there is none. Under the registry's lock.
+    fn hands_on(&self, area: &OwnArea) -> bool {
+        let Some(dir) = self.path.parent() else {
+            return false;
+        };
+        let uses = |other: &Record| match &other.uses {
+            Uses::None => false,
+            Uses::Machine => true,
+            Uses::Area(path) => *path == area.path,
+        };
+        let mut records = Registry::at(dir.to_owned()).records().into_iter();
+        let heir = records.find(|other| {
+            let goes_on = || other.launcher.runs() || other.running().is_some();
+            other.path != self.path && uses(other) && goes_on()
+        });
+        heir.is_some_and(|mut heir| {
+            heir.areas.push(area.clone());
+            heir.save().is_ok()
+        })
     }
 
     /// Programs that are still in its groups.
     fn running(&self) -> Option<Residue> {
         let made = self.groups.iter().filter(|_| self.limit_before.is_none());
         made.filter_map(|group| {
-            let text = fs::read_to_string(group.join("cgroup.procs")).ok()?;
-            let pids: Vec<u32> = text.lines().filter_map(|pid| pid.parse().ok()).collect();
+            let pids = processes_below(group);
             let group = group.clone();
             (!pids.is_empty()).then_some(Residue::Running { group, pids })
         })
         .next()
+    }
+}
+
+impl OwnArea {
+    /// Whether something else stands at its path.
+    fn is_replaced(&self) -> bool {
+        let is_other_file = self.file.as_ref().is_some_and(OwnFile::is_replaced);
+        is_other_file || area::uuid(&self.path).is_ok_and(|uuid| uuid != self.uuid)
+    }
+
+    /// A device that is still on is not reset, nor a file removed.
+    fn take_down(&self) -> Result<(), SwapError> {
+        turn_off(&self.path)?;
+        self.zram.as_ref().map_or(Ok(()), Zram::take_down)?;
+        let path = self.file.as_ref().map(|file| file.path.as_path());
+        path.map_or(Ok(()), remove_file)
     }
 }
 
@@ -303,6 +429,30 @@ impl Process {
     }
 }
 
+/// Waits until `launcher` ends, whose other end the launcher has, and takes down what is written in
+/// `record` then: at once what nobody needs, and the rest when its programs have ended. For a
+/// process of its own.
+pub fn watch(record: &Path, launcher: &mut impl io::Read) -> Result<(), SwapError> {
+    io::copy(launcher, &mut io::sink()).trying("wait for the launcher of", record)?;
+    let registry = Registry::at(record.parent().unwrap_or(record).to_owned());
+    loop {
+        let lock = registry.lock()?;
+        let Some(record) = Record::read(record) else {
+            return Ok(());
+        };
+        if !record.launcher.runs() {
+            let left = record.take_down();
+            let is_refused = |residue: &Residue| matches!(residue, Residue::Refused(_));
+            if left.iter().any(is_refused) {
+                // The next run tells.
+                return Ok(());
+            }
+        }
+        drop(lock);
+        thread::sleep(WATCH_PAUSE);
+    }
+}
+
 /// Where records may be, best first; at least one.
 fn places() -> Vec<PathBuf> {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -326,7 +476,14 @@ fn start_ticks_of_running(stat: &str) -> Option<u64> {
     fields.nth(18).filter(|_| !has_ended)?.parse().ok()
 }
 
+/// With those that programs made below it.
 fn remove_group(group: &Path) -> Result<(), SwapError> {
+    with_below(group)
+        .iter()
+        .try_for_each(|group| remove_one_group(group))
+}
+
+fn remove_one_group(group: &Path) -> Result<(), SwapError> {
     let mut tries = 0;
     loop {
         match fs::remove_dir(group) {
@@ -461,6 +618,73 @@ mod tests {
         }
     }
 
+    fn own_area(path: &Path, made: &File) -> OwnArea {
+        OwnArea {
+            path: path.to_owned(),
+            uuid: [7; area::UUID_BYTES],
+            file: Some(OwnFile::of(path.to_owned(), made).unwrap()),
+            zram: None,
+        }
+    }
+
+    #[test]
+    fn an_area_that_was_made_anew_in_the_same_file_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("swap");
+        let made = File::create(&path).unwrap();
+        made.set_len(1 << 20).unwrap();
+        let mut record = Registry::at(dir.path().to_owned()).record(Vec::new());
+        record.areas.push(own_area(&path, &made));
+        area::format(&path, 1 << 20, [8; area::UUID_BYTES]).unwrap();
+        assert!(record.take_down().is_empty());
+        assert!(path.exists(), "another has made it an area of its own");
+        area::format(&path, 1 << 20, [7; area::UUID_BYTES]).unwrap();
+        assert!(record.take_down().is_empty());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_area_goes_to_who_uses_it_and_the_last_takes_it_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let [path, elsewhere] = ["swap", "elsewhere"].map(|name| dir.path().join(name));
+        let made = File::create(&path).unwrap();
+        let own = Process::of(std::process::id()).unwrap();
+        let mut children: Vec<_> = (0..3)
+            .map(|_| Command::new("cat").stdin(Stdio::piped()).spawn().unwrap())
+            .collect();
+        let record = |at: usize, uses: Uses| {
+            let launcher = Process::of(children[at].id()).unwrap();
+            let mut record = registry.record_of(launcher, Vec::new());
+            record.uses = uses;
+            record.save().unwrap();
+            record
+        };
+        let other = record(0, Uses::Area(elsewhere));
+        let users = [
+            record(1, Uses::Area(path.clone())),
+            record(2, Uses::Machine),
+        ];
+        let mut first = registry.record_of(own, Vec::new());
+        first.areas.push(own_area(&path, &made));
+        first.save().unwrap();
+        let mut ending = first;
+        for _ in 0..users.len() {
+            assert!(ending.take_down().is_empty());
+            assert!(path.exists(), "somebody uses it");
+            assert!(!ending.path().exists());
+            let has_it = |user: &&Record| user.path().exists() && !user.again().areas.is_empty();
+            ending = users.iter().find(has_it).unwrap().again();
+        }
+        assert!(other.again().areas.is_empty());
+        assert!(ending.take_down().is_empty());
+        assert!(!path.exists(), "nobody uses it any more");
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn a_file_that_stands_where_one_was_made_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -468,8 +692,7 @@ mod tests {
         let [path, other] = ["swap", "other"].map(|name| dir.path().join(name));
         let made = File::create(&path).unwrap();
         let mut record = registry.record(Vec::new());
-        record.file = Some(OwnFile::of(path.clone(), &made).unwrap());
-        record.swap = Some(path.clone());
+        record.areas.push(own_area(&path, &made));
         record.save().unwrap();
         fs::write(&other, "theirs").unwrap();
         fs::rename(&other, &path).unwrap();
@@ -485,7 +708,7 @@ mod tests {
         let file = dir.path().join("swap");
         let made = File::create(&file).unwrap();
         let mut record = registry.record(vec!["sort".to_owned()]);
-        record.file = Some(OwnFile::of(file.clone(), &made).unwrap());
+        record.areas.push(own_area(&file, &made));
         record.save().unwrap();
         assert_eq!(registry.records(), std::slice::from_ref(&record));
 

@@ -7,9 +7,12 @@ use super::group::Counts;
 use super::hierarchy::Version;
 use super::probe::ProbeReport;
 use super::reclaimer::Reclaimed;
+use super::record::Record;
 use nyx_base::{Bytes, Nanos};
 use nyx_policy::paging::pool::Rule;
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -28,6 +31,43 @@ pub(super) struct Outcome {
     pub(super) area: Area,
     pub(super) reclaimed: Reclaimed,
     pub(super) probe: Option<ProbeReport>,
+}
+
+/// What only the launcher knows of a program that runs. It is written beside the record each second,
+/// for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Figures {
+    /// How often the reclaimer reclaimed.
+    pub reclaims: u64,
+    /// Bytes that it freed, at least.
+    pub reclaimed_bytes: u64,
+    /// Its CPU time.
+    pub reclaimer_cpu_ns: u64,
+    /// How long touches of swapped pages took; none where they are not measured.
+    pub touches: Option<ProbeReport>,
+}
+
+impl Figures {
+    fn path(record: &Record) -> PathBuf {
+        record.path().with_extension("figures")
+    }
+
+    /// Those of a run; none before the first.
+    pub fn read(record: &Record) -> Option<Figures> {
+        serde_json::from_slice(&fs::read(Figures::path(record)).ok()?).ok()
+    }
+
+    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        let path = Figures::path(record);
+        let new = path.with_extension("figures-new");
+        fs::write(&new, serde_json::to_vec(self)?)?;
+        fs::rename(&new, path)
+    }
+
+    /// Nobody writes them any more.
+    pub(super) fn remove(record: &Record) {
+        let _ = fs::remove_file(Figures::path(record));
+    }
 }
 
 /// A report, for people (`Display`) and as JSON.

@@ -3,6 +3,8 @@
 //! What it never does: leave something behind, unless it is killed: then the next one takes it down
 //! ([`Registry`]). What was set up before an error is taken down too.
 //!
+//! One that is dropped is taken down; programs of it that go on do so within their limit.
+//!
 //! *Thread safety*: one owner; [`Remote`] sends signals from anywhere.
 
 use super::area::{Area, Source};
@@ -10,8 +12,9 @@ use super::group::{Counts, Group, UNLIMITED};
 use super::hierarchy::{Hierarchy, Version};
 use super::probe::ProbeReport;
 use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
-use super::record::{Lock, Record, Registry, Residue};
-use super::report::{Outcome, Report};
+use super::record::{Lock, Process, Record, Registry, Residue};
+use super::report::{Figures, Outcome, Report};
+use super::watcher::Watcher;
 use crate::error::{SwapError, Trying};
 use nyx_base::Nanos;
 use nyx_policy::paging::budget::{BUDGET_BYTES_MIN, share_of};
@@ -24,12 +27,15 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What is used is looked at so often, for the report.
 const LOOK: Duration = Duration::from_millis(200);
+/// Figures are written for others so often.
+const TELL: Duration = Duration::from_secs(1);
 /// Touches that a report keeps at most.
 const SAMPLES_MOST: usize = 1 << 20;
 
@@ -64,6 +70,11 @@ pub struct Plan {
     pub probe: Option<Probe>,
     /// Makes the command that enters these groups, and is then the command that follows.
     pub enter: fn(&[PathBuf], &[OsString]) -> Command,
+    /// Makes the command that calls [`super::watch`] for this record, at the end of a pipe; none
+    /// leaves it to the next run to take down what is left where this process is killed.
+    pub watch: Option<fn(&Path) -> Command>,
+    /// Nothing is begun any more where this is set before the program is.
+    pub is_over: Arc<AtomicBool>,
 }
 
 /// How touches are measured.
@@ -88,6 +99,9 @@ pub struct Session {
     before: Counts,
     began: Instant,
     peaks: Peaks,
+    watcher: Option<Watcher>,
+    told: Option<Instant>,
+    is_finished: bool,
 }
 
 /// What runs.
@@ -122,8 +136,10 @@ impl Session {
         command: &[OsString],
         told: impl FnMut(&Residue),
     ) -> Result<Session, SwapError> {
+        // Where no program can be limited nothing is made at all.
+        let hierarchy = Hierarchy::find()?;
         let registry = Registry::open()?;
-        let lock = registry.lock()?;
+        let lock = registry.lock_unless(&plan.is_over)?;
         registry.take_down_orphans(&lock).iter().for_each(told);
         let record = registry.record(words(command));
         let mut setup = Setup {
@@ -131,7 +147,8 @@ impl Session {
             lock: Some(lock),
         };
         let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
-        let group = Arc::new(setup.make_group()?);
+        goes_on(plan)?;
+        let group = Arc::new(setup.make_group(&hierarchy)?);
         is_told(plan, &group)?;
         if let Some(bytes) = plan.memory.and_then(first_limit) {
             group.set_limit(Some(bytes))?;
@@ -140,29 +157,17 @@ impl Session {
         let probe = plan.probe.as_ref();
         let probe = probe.map(|probe| Prober::start((plan.enter)(&dirs, &probe.command)));
         let probe = probe.transpose()?;
+        let watcher = setup.watch(plan)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
+        goes_on(plan)?;
         let began = Instant::now();
-        let mut enter = (plan.enter)(&dirs, command);
-        let child = enter.spawn();
-        let mut child = child.trying("start", Path::new(enter.get_program()))?;
-        setup.record.program = Some(child.id());
-        let watched = setup.record.save().and_then(|()| watch(child.id()));
-        let watch = watched.inspect_err(|_| {
-            // Nobody would look after it.
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        let program = Program {
-            child: Some(child),
-            watch,
-            status: None,
-        };
+        let program = setup.begin((plan.enter)(&dirs, command))?;
         let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
-        Ok(Session {
-            probe,
-            began,
-            ..session
-        })
+        Ok(session.with(|session| {
+            session.probe = probe;
+            session.began = began;
+            session.watcher = watcher;
+        }))
     }
 
     /// Keeps memory free for a process that runs, in the group in which it is.
@@ -173,7 +178,7 @@ impl Session {
         };
         let watch = watch(pid)?;
         let registry = Registry::open()?;
-        let lock = registry.lock()?;
+        let lock = registry.lock_unless(&plan.is_over)?;
         registry.take_down_orphans(&lock).iter().for_each(told);
         let group = Hierarchy::of_process(pid)?.group().ok_or_else(|| {
             refused(
@@ -195,7 +200,7 @@ impl Session {
             )));
         }
         let mut record = registry.record(vec![name_of(pid)]);
-        record.program = Some(pid);
+        record.program = Process::of(pid);
         record.groups.push(dir);
         record.limit_before = Some(before);
         record.save()?;
@@ -208,6 +213,8 @@ impl Session {
         limit_attached(plan, &group, before, pid)?;
         setup.record.limits_set = limits_to_be_set(plan, &group);
         setup.record.save()?;
+        let watcher = setup.watch(plan)?;
+        goes_on(plan)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         let program = Program {
             child: None,
@@ -215,10 +222,15 @@ impl Session {
             status: None,
         };
         let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
-        Ok(Session {
-            before: counts,
-            ..session
-        })
+        Ok(session.with(|session| {
+            session.before = counts;
+            session.watcher = watcher;
+        }))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Session)) -> Session {
+        change(&mut self);
+        self
     }
 
     /// All is set up; what the group counts from its beginning is this session's.
@@ -245,6 +257,9 @@ impl Session {
             before: Counts::default(),
             began: Instant::now(),
             peaks: Peaks::default(),
+            watcher: None,
+            told: None,
+            is_finished: false,
         }
     }
 
@@ -272,6 +287,7 @@ impl Session {
     pub fn wait(&mut self, mut is_over: impl FnMut() -> bool) -> Result<(), SwapError> {
         while !self.program.is_over()? && !is_over() {
             self.peaks.look(&self.group);
+            self.tell();
             let mut fds = [PollFd::new(&*self.program.watch, PollFlags::IN)];
             let time = Timespec {
                 tv_sec: 0,
@@ -283,9 +299,28 @@ impl Session {
         self.end_probe();
         while self.program.child.is_some() && !self.group.processes().is_empty() && !is_over() {
             self.peaks.look(&self.group);
+            self.tell();
             thread::sleep(LOOK);
         }
         Ok(())
+    }
+
+    /// Writes what only this process knows for [`Figures::read`].
+    fn tell(&mut self) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let reclaimed = self.reclaimer.as_ref().map(Reclaimer::reclaimed);
+        let reclaimed = reclaimed.unwrap_or_default();
+        let figures = Figures {
+            reclaims: reclaimed.times,
+            reclaimed_bytes: reclaimed.bytes,
+            reclaimer_cpu_ns: reclaimed.cpu.0,
+            touches: self.probe.as_ref().map(Prober::touches),
+        };
+        // Who looks goes without.
+        let _ = figures.write(&self.record);
     }
 
     /// Processes of the program that go on.
@@ -312,7 +347,7 @@ impl Session {
             rule: self.rule,
             area: self.area.clone(),
             reclaimed: reclaimed.unwrap_or_default(),
-            probe: self.probe.take().map(Prober::report),
+            probe: self.probe.take().map(|probe| probe.touches()),
         };
         (Report::of(outcome), self.take_down())
     }
@@ -324,6 +359,13 @@ impl Session {
     }
 
     fn take_down(&mut self) -> Vec<Residue> {
+        self.is_finished = true;
+        Figures::remove(&self.record);
+        let _lock = match self.registry.lock() {
+            Ok(lock) => lock,
+            Err(error) => return vec![Residue::Refused(error)],
+        };
+        self.record = self.record.again();
         if let Some(before) = self.record.limit_before {
             let before = before.unwrap_or(UNLIMITED);
             let last = self.group.last_set().unwrap_or(before);
@@ -331,9 +373,23 @@ impl Session {
             // Without it the next run knows less, where something is left for it.
             let _ = self.record.save();
         }
-        match self.registry.lock() {
-            Ok(_lock) => self.record.take_down(),
-            Err(error) => vec![Residue::Refused(error)],
+        let left = self.record.take_down();
+        if let Some(watcher) = self.watcher.take().filter(|_| !left.is_empty()) {
+            watcher.leave();
+        }
+        left
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_finished {
+            return;
+        }
+        self.end_probe();
+        self.reclaimer = None;
+        for residue in self.take_down() {
+            tracing::warn!(?residue, "left behind");
         }
     }
 }
@@ -385,8 +441,36 @@ struct Setup {
 }
 
 impl Setup {
-    fn make_group(&mut self) -> Result<Group, SwapError> {
-        let hierarchy = Hierarchy::find()?;
+    /// Starts who takes down where this process is killed.
+    fn watch(&mut self, plan: &Plan) -> Result<Option<Watcher>, SwapError> {
+        let Some(watch) = plan.watch else {
+            return Ok(None);
+        };
+        let watcher = Watcher::start(watch(self.record.path()))?;
+        self.record.watcher = watcher.process();
+        self.record.save()?;
+        Ok(Some(watcher))
+    }
+
+    /// Starts the program.
+    fn begin(&mut self, mut enter: Command) -> Result<Program, SwapError> {
+        let child = enter.spawn();
+        let mut child = child.trying("start", Path::new(enter.get_program()))?;
+        self.record.program = Process::of(child.id());
+        let watched = self.record.save().and_then(|()| watch(child.id()));
+        let watch = watched.inspect_err(|_| {
+            // Nobody would look after it.
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        Ok(Program {
+            child: Some(child),
+            watch,
+            status: None,
+        })
+    }
+
+    fn make_group(&mut self, hierarchy: &Hierarchy) -> Result<Group, SwapError> {
         let name = format!("nyx-swap-{}", self.record.launcher.name());
         let places = hierarchy.places(&name).into_iter();
         let dirs = places.flat_map(|(dir, pressure)| [Some(dir), pressure]);
@@ -420,7 +504,7 @@ impl Drop for Setup {
 #[derive(Debug)]
 struct Prober {
     child: Child,
-    samples: Option<JoinHandle<Vec<u64>>>,
+    samples: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Prober {
@@ -429,13 +513,19 @@ impl Prober {
         let child = command.spawn();
         let mut child = child.trying("start", Path::new(command.get_program()))?;
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let listen = move || {
+        let samples = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&samples);
+        thread::spawn(move || {
             let samples = lines
                 .map_while(Result::ok)
                 .filter_map(|line| line.parse().ok());
-            samples.take(SAMPLES_MOST).collect()
-        };
-        let samples = Some(thread::spawn(listen));
+            for sample in samples.take(SAMPLES_MOST) {
+                heard
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(sample);
+            }
+        });
         Ok(Prober { child, samples })
     }
 
@@ -445,10 +535,10 @@ impl Prober {
         let _ = self.child.wait();
     }
 
-    fn report(mut self) -> ProbeReport {
-        self.end();
-        let samples = self.samples.take().map(JoinHandle::join);
-        let mut samples = samples.and_then(Result::ok).unwrap_or_default();
+    /// What was heard until now.
+    fn touches(&self) -> ProbeReport {
+        let samples = self.samples.lock();
+        let mut samples = samples.unwrap_or_else(PoisonError::into_inner).clone();
         ProbeReport::of(&mut samples)
     }
 }
@@ -471,6 +561,13 @@ fn start_reclaimer(plan: &Plan, group: &Arc<Group>, area: &Area) -> Result<Recla
         cpu: plan.cpu,
     };
     Reclaimer::start(Arc::clone(group), area.clone(), orders)
+}
+
+fn goes_on(plan: &Plan) -> Result<(), SwapError> {
+    match plan.is_over.load(Relaxed) {
+        true => Err(SwapError::Interrupted),
+        false => Ok(()),
+    }
 }
 
 /// Gives a group that is there the limit with which it is to begin, if it is to have another.

@@ -37,6 +37,14 @@ pub(super) fn is_on(path: &Path) -> Result<bool, SwapError> {
     Ok(entries()?.iter().any(|entry| entry.path == real))
 }
 
+/// Bytes that are in an area; none where it is not on.
+pub(super) fn used(path: &Path) -> Option<u64> {
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let entries = entries().ok()?;
+    let found = entries.iter().find(|entry| entry.path == real);
+    found.map(|entry| entry.used)
+}
+
 /// Turns an area on, to be used before all others.
 pub(super) fn turn_on(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;

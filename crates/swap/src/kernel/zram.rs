@@ -83,10 +83,12 @@ impl Zram {
             .split_whitespace()
             .map(|name| name.trim_matches(['[', ']']))
             .collect();
-        if let Some(best) = ALGORITHMS.iter().find(|name| known.contains(name)) {
-            let path = self.attribute("comp_algorithm");
-            fs::write(&path, best).trying("set", &path)?;
-        }
+        // One that is listed may be refused: its module is not there. The kernel's own is left then.
+        let path = self.attribute("comp_algorithm");
+        let _ = ALGORITHMS
+            .iter()
+            .filter(|name| known.contains(name))
+            .find(|name| fs::write(&path, name).is_ok());
         let path = self.attribute("disksize");
         fs::write(&path, size.to_string()).trying("set", &path)
     }

@@ -1,12 +1,12 @@
 //! `nyx swap attach`: a reclaimer for a process that has a limit already.
 
 use super::run::write;
-use super::{MemoryArg, Terms, entering, memory, tell};
+use super::{MemoryArg, Terms, entering, memory, tell, watching};
 use crate::{Exit, Failure};
 use nyx_swap::kernel::{Plan, Session};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Keep memory free for a process that runs, in the control group in which it is.
 ///
@@ -41,10 +41,12 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         cpu: args.terms.cpu,
         probe: None,
         enter: entering,
+        watch: Some(watching),
+        is_over: Arc::default(),
     };
-    let is_over = Arc::new(AtomicBool::new(false));
+    let is_over = &plan.is_over;
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_over))
+        signal_hook::flag::register(signal, Arc::clone(is_over))
             .map_err(|error| Failure::new(Exit::Os, format!("cannot watch signals: {error}")))?;
     }
     let mut session = Session::attach(&plan, args.pid, tell)?;

@@ -1,10 +1,12 @@
 //! `nyx swap run`: a program, from its start to its report.
 
-use super::{MemoryArg, Terms, entering, entering_with, memory, tell};
+use super::{MemoryArg, Terms, entering, entering_with, memory, tell, watching};
 use crate::{Exit, Failure};
+use nyx_swap::SwapError;
 use nyx_swap::kernel::{Plan, Probe, Report, Session};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Origin, Process};
@@ -12,6 +14,8 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 /// Run a program in less memory than it uses.
@@ -27,8 +31,9 @@ use std::thread;
 
 Ends with the program's exit code, or 128 and the number of the signal that ended it; 126 and 127
 as a shell has them. SIGTERM and SIGHUP go on to the program. What it started and left behind is
-waited for. Killed itself, it leaves the program to go on within its limit; the next run takes down
-what is left.")]
+waited for. A signal that comes before the program has begun ends all. Killed itself, it leaves the
+program to go on within its limit; a small process (nyx swap watch) takes down what is left when that
+ends, or the next run does.")]
 pub(super) struct Args {
     /// What the program may have: a size (512M), a percentage of what it uses at any time (20%), or
     /// `auto`: as little as slows it down by --max-slowdown.
@@ -75,10 +80,23 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
             true => entering_to_end,
             false => entering,
         },
+        watch: Some(watching),
+        is_over: Arc::default(),
     };
-    // Before anything is made: a signal that comes meanwhile is for the program.
-    let signals = signals()?;
-    let mut session = Session::start(&plan, &args.command, tell)?;
+    // Before anything is made: a signal that comes meanwhile ends this, and what was made goes.
+    let (signals, ended_by) = (signals()?, end_by(&plan.is_over)?);
+    let session = Session::start(&plan, &args.command, tell);
+    let ended_by = ended_by.load(Relaxed);
+    let mut session = match session {
+        Err(SwapError::Interrupted) => std::process::exit(128 + ended_by as i32),
+        other => other?,
+    };
+    if plan.is_over.load(Relaxed)
+        && let Some(signal) = Signal::from_named_raw(ended_by as i32)
+    {
+        // It came when the program was about to begin, which may not have had it.
+        session.remote().send(signal);
+    }
     pass_on(signals, &session);
     session.wait(|| false)?;
     let (report, left) = session.finish();
@@ -124,6 +142,17 @@ fn signals() -> Result<SignalsInfo<WithOrigin>, Failure> {
     let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     SignalsInfo::new(all)
         .map_err(|error| Failure::new(Exit::Os, format!("cannot watch signals: {error}")))
+}
+
+/// Lets a signal that asks for an end set `is_over`; which one it was.
+fn end_by(is_over: &Arc<AtomicBool>) -> Result<Arc<AtomicUsize>, Failure> {
+    let ended_by = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGQUIT, SIGTERM, SIGHUP] {
+        flag::register_usize(signal, Arc::clone(&ended_by), signal as usize)
+            .and_then(|_| flag::register(signal, Arc::clone(is_over)))
+            .map_err(|error| Failure::new(Exit::Os, format!("cannot watch signals: {error}")))?;
+    }
+    Ok(ended_by)
 }
 
 /// Hands signals on to the program. What comes from the terminal it has already.

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use nyx_base::Bytes;
-use nyx_swap::kernel::{Group, Record, Registry};
+use nyx_swap::kernel::{Figures, Group, Record, Registry};
 use std::fmt::Write;
 
 /// Show programs that run under `nyx swap`, and how they fare.
@@ -10,6 +10,7 @@ use std::fmt::Write;
 #[command(after_help = "Examples:
   nyx swap status
   nyx swap status --json
+  nyx swap status --metrics > /var/lib/prometheus/node-exporter/nyx_swap.prom
 
 INLINE counts how often a program had to reclaim for itself (with cgroup v1 at most so often). A
 launcher that is gone is marked; its program goes on within its limit, and the next `nyx swap run`
@@ -18,6 +19,9 @@ pub(super) struct Args {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
+    /// In the text format of Prometheus, for its textfile collector.
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
 }
 
 /// How one program fares.
@@ -34,6 +38,8 @@ struct Line {
     inline_reclaims: u64,
     stalled_s: Option<f64>,
     swap: Option<std::path::PathBuf>,
+    /// Of the last second; none where nobody tells any more.
+    figures: Option<Figures>,
     command: Vec<String>,
 }
 
@@ -49,6 +55,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 serde_json::to_string(line).expect("a line can be written")
             );
         }
+    } else if args.metrics {
+        print!("{}", metrics(&lines));
     } else {
         print!("{}", table(&lines));
     }
@@ -62,7 +70,7 @@ impl Line {
         let group = group.telling_stalls_by(record.groups.get(1).cloned());
         let counts = group.counts();
         Some(Line {
-            program: record.program,
+            program: record.program.map(|program| program.pid),
             launcher: record.launcher.pid,
             launcher_runs: record.launcher.runs(),
             limit_bytes: group.limit(),
@@ -72,9 +80,132 @@ impl Line {
             major_faults: counts.major_faults,
             inline_reclaims: counts.inline_reclaims,
             stalled_s: counts.stalled.map(|stalled| stalled.as_secs_f64()),
-            swap: record.swap.clone(),
+            swap: record.areas.first().map(|area| area.path.clone()),
+            figures: Figures::read(record),
             command: record.command.clone(),
         })
+    }
+}
+
+/// What a metric is called, its kind, what it says, and what it is of a line.
+type Metric = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Line) -> Option<f64>,
+);
+
+/// Seconds and bytes, as Prometheus has them.
+const METRICS: [Metric; 12] = [
+    ("resident_bytes", "gauge", "Bytes in memory.", |line| {
+        Some(line.used_bytes as f64)
+    }),
+    ("swapped_bytes", "gauge", "Bytes on swap.", |line| {
+        Some(line.swapped_bytes as f64)
+    }),
+    (
+        "limit_bytes",
+        "gauge",
+        "Bytes that may be in memory.",
+        |line| Some(line.limit_bytes? as f64),
+    ),
+    ("faults_total", "counter", "Faults of any kind.", |line| {
+        Some(line.faults as f64)
+    }),
+    (
+        "major_faults_total",
+        "counter",
+        "Faults that waited for a device.",
+        |line| Some(line.major_faults as f64),
+    ),
+    (
+        "inline_reclaims_total",
+        "counter",
+        "How often the program had to reclaim for itself; with cgroup v1 at most so often.",
+        |line| Some(line.inline_reclaims as f64),
+    ),
+    (
+        "stalled_seconds_total",
+        "counter",
+        "How long at least one thread stalled for memory.",
+        |line| line.stalled_s,
+    ),
+    (
+        "reclaims_total",
+        "counter",
+        "How often the reclaimer reclaimed.",
+        |line| Some(line.figures?.reclaims as f64),
+    ),
+    (
+        "reclaimed_bytes_total",
+        "counter",
+        "Bytes that the reclaimer freed, at least.",
+        |line| Some(line.figures?.reclaimed_bytes as f64),
+    ),
+    (
+        "reclaimer_cpu_seconds_total",
+        "counter",
+        "CPU time of the reclaimer.",
+        |line| Some(line.figures?.reclaimer_cpu_ns as f64 / 1e9),
+    ),
+    (
+        "launcher_up",
+        "gauge",
+        "Whether the launcher runs.",
+        |line| Some(f64::from(u8::from(line.launcher_runs))),
+    ),
+    (
+        "touches_total",
+        "counter",
+        "Swapped pages of its own that the probe touched.",
+        |line| Some(line.figures?.touches?.samples as f64),
+    ),
+];
+
+/// The text format of Prometheus, version 0.0.4.
+fn metrics(lines: &[Line]) -> String {
+    let mut text = String::new();
+    for (name, kind, help, value) in METRICS {
+        let _ = writeln!(text, "# HELP nyx_swap_{name} {help}");
+        let _ = writeln!(text, "# TYPE nyx_swap_{name} {kind}");
+        for line in lines {
+            if let Some(value) = value(line) {
+                let _ = writeln!(text, "nyx_swap_{name}{{{}}} {value}", line.labels());
+            }
+        }
+    }
+    let name = "swap_in_seconds";
+    let _ = writeln!(
+        text,
+        "# HELP nyx_{name} How long a touch of a swapped page took.\n# TYPE nyx_{name} gauge"
+    );
+    for line in lines {
+        let Some(touches) = line.figures.and_then(|figures| figures.touches) else {
+            continue;
+        };
+        // Too few touches have no tail.
+        for (quantile, ns) in [("0.5", touches.p50_ns), ("0.99", touches.p99_ns)] {
+            if ns > 0 {
+                let (labels, seconds) = (line.labels(), ns as f64 / 1e9);
+                let _ = writeln!(
+                    text,
+                    "nyx_{name}{{{labels},quantile=\"{quantile}\"}} {seconds}"
+                );
+            }
+        }
+    }
+    text
+}
+
+impl Line {
+    /// Which program it is.
+    fn labels(&self) -> String {
+        let pid = self.program.map_or(String::new(), |pid| pid.to_string());
+        let name = self.command.first().map_or("", String::as_str);
+        let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+        let name = name.replace('\n', "\\n");
+        let launcher = self.launcher;
+        format!("pid=\"{pid}\",launcher=\"{launcher}\",program=\"{name}\"")
     }
 }
 
@@ -126,4 +257,59 @@ fn table(lines: &[Line]) -> String {
         ]);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_swap::kernel::ProbeReport;
+
+    #[test]
+    fn metrics_are_text_that_prometheus_reads() {
+        let touches = ProbeReport {
+            samples: 200,
+            p50_ns: 4_000,
+            p99_ns: 250_000,
+        };
+        let line = Line {
+            program: Some(7),
+            launcher: 6,
+            launcher_runs: true,
+            limit_bytes: Some(1 << 20),
+            used_bytes: 4096,
+            swapped_bytes: 0,
+            faults: 12,
+            major_faults: 3,
+            inline_reclaims: 2,
+            stalled_s: None,
+            swap: None,
+            figures: Some(Figures {
+                reclaims: 5,
+                reclaimed_bytes: 8192,
+                reclaimer_cpu_ns: 1_500_000_000,
+                touches: Some(touches),
+            }),
+            command: vec!["a\"b\\c\nd".to_owned()],
+        };
+        let labels = r#"pid="7",launcher="6",program="a\"b\\c\nd""#;
+        let text = metrics(&[line]);
+        for expected in [
+            format!("nyx_swap_resident_bytes{{{labels}}} 4096\n"),
+            format!("nyx_swap_limit_bytes{{{labels}}} 1048576\n"),
+            format!("nyx_swap_faults_total{{{labels}}} 12\n"),
+            format!("nyx_swap_inline_reclaims_total{{{labels}}} 2\n"),
+            format!("nyx_swap_reclaimer_cpu_seconds_total{{{labels}}} 1.5\n"),
+            format!("nyx_swap_in_seconds{{{labels},quantile=\"0.5\"}} 0.000004\n"),
+            format!("nyx_swap_in_seconds{{{labels},quantile=\"0.99\"}} 0.00025\n"),
+        ] {
+            assert!(text.contains(&expected), "{expected}{text}");
+        }
+        // Where nobody tells, there is no value.
+        assert!(!text.contains("nyx_swap_stalled_seconds_total{"));
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        for sample in samples {
+            let (_, value) = sample.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{sample}");
+        }
+    }
 }
