@@ -21,7 +21,7 @@ const USAGE: &str = "cargo xtask COMMAND
   fuzz [SECONDS]      run the libFuzzer targets (needs cargo-fuzz), 60 s each by default
   smoke               build the release binary and talk to it
   vm-test             cut the power of an emulated machine with persistent memory
-  swap-test           run programs under nyx swap in emulated machines, with cgroup v2, v1 and none";
+  swap-test           run nyx swap in emulated machines, with cgroup v2, v1 and none";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

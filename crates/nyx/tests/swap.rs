@@ -445,7 +445,8 @@ fn a_program_in_a_group_below_its_own_is_waited_for() {
     };
     // The child outlives the program, in a group below that of the run.
     let script = "for dir in $(cat groups); do mkdir $dir/below; done; \
-                  (for dir in $(cat groups); do sh -c 'echo $PPID' > $dir/below/cgroup.procs; done; \
+                  (for dir in $(cat groups); do \
+                  sh -c 'echo $PPID' > $dir/below/cgroup.procs; done; \
                   touch ready; until test -e end; do sleep 0.01; done; echo last) & \
                   until test -e ready; do sleep 0.01; done";
     let script = format!("until test -e groups; do sleep 0.01; done; {script}");
@@ -594,9 +595,9 @@ fn a_session_that_is_dropped_takes_down_what_it_made() {
         watch: None,
         is_over: Arc::default(),
     };
-    let session = Session::start(&plan, &["true".into()], |_| {}).unwrap();
+    let mut session = Session::start(&plan, &["true".into()], |_| {}).unwrap();
     let group = session.group().dir().to_owned();
-    until("end", || is_empty(&group).then_some(()));
+    session.wait(|| false).unwrap();
     assert!(group.exists());
     drop(session);
     assert!(!group.exists());

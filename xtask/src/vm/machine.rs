@@ -1,5 +1,5 @@
-//! One boot of the emulated machine: QEMU with NVDIMMs and an NVMe disk, whose files outlive it, and
-//! a console that is read line by line and kept in a log.
+//! One boot of the emulated machine: QEMU with NVDIMMs and an NVMe disk, whose files outlive it,
+//! and a console that is read line by line and kept in a log.
 //!
 //! What it never does: use KVM, which on some machines opens and boots nothing; wait without a
 //! deadline; or leave a process behind.

@@ -240,8 +240,8 @@ impl Group {
         self.version == Version::V1 && fs::write(path, if waits { "1" } else { "0" }).is_ok()
     }
 
-    /// Wakes who waits so, where there is a page of room though nothing was reclaimed: the kernel does
-    /// that where a limit is raised. It is never above what it is to be.
+    /// Wakes who waits so, where there is a page of room though nothing was reclaimed: the kernel
+    /// does that where a limit is raised. It is never above what it is to be.
     pub(super) fn wake(&self, limit: u64) -> Result<(), SwapError> {
         let page = rustix::param::page_size() as u64;
         self.reclaim(limit.saturating_sub(page), limit)

@@ -33,8 +33,8 @@ pub(super) struct Outcome {
     pub(super) probe: Option<ProbeReport>,
 }
 
-/// What only the launcher knows of a program that runs. It is written beside the record each second,
-/// for others.
+/// What only the launcher knows of a program that runs. It is written beside the record each
+/// second, for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Figures {
     /// How often the reclaimer reclaimed.

@@ -83,7 +83,7 @@ impl Zram {
             .split_whitespace()
             .map(|name| name.trim_matches(['[', ']']))
             .collect();
-        // One that is listed may be refused: its module is not there. The kernel's own is left then.
+        // One that is listed may be refused: it has no module. The kernel's own is left then.
         let path = self.attribute("comp_algorithm");
         let _ = ALGORITHMS
             .iter()

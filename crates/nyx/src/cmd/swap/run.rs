@@ -32,8 +32,8 @@ use std::thread;
 Ends with the program's exit code, or 128 and the number of the signal that ended it; 126 and 127
 as a shell has them. SIGTERM and SIGHUP go on to the program. What it started and left behind is
 waited for. A signal that comes before the program has begun ends all. Killed itself, it leaves the
-program to go on within its limit; a small process (nyx swap watch) takes down what is left when that
-ends, or the next run does.")]
+program to go on within its limit; a small process (nyx swap watch) takes down what is left when
+that ends, or the next run does.")]
 pub(super) struct Args {
     /// What the program may have: a size (512M), a percentage of what it uses at any time (20%), or
     /// `auto`: as little as slows it down by --max-slowdown.
