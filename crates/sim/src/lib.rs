@@ -9,6 +9,7 @@
 //!   theirs.
 //! * [`library`]: the same scenarios without an engine, on the model that has tails.
 //! * [`pair`]: two devices as one.
+//! * [`paging`]: programs in less memory than they use.
 //! * [`emulated`]: the same scenarios in real time, on threads.
 
 pub mod client;
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod emulated;
 pub mod library;
 pub mod modelled;
+pub mod paging;
 pub mod pair;
 pub mod scenario;
 pub mod workload;
