@@ -2,6 +2,8 @@
 //!
 //! What this module never does: smooth, leave out a point, or know what a line means.
 
+pub mod bars;
+
 use plotters::coord::Shift;
 use plotters::coord::combinators::BindKeyPoints;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};

@@ -7,8 +7,9 @@ use crate::sim::figures::{FIGURES, Figure};
 use crate::sim::file::{self, Instead, Scenario};
 use crate::sim::metric::METRICS;
 use crate::sim::run::{self, Devices, Result as Outcome};
-use crate::sim::{draw, report};
+use crate::sim::{draw, paging, report};
 use crate::{Exit, Failure};
+use nyx_policy::paging::pool::Rule;
 use std::path::{Path, PathBuf};
 
 /// Run a scenario file on a modelled device: a configuration, and clients of its tenants.
@@ -65,7 +66,8 @@ Examples:
   nyx sim config/scenarios/noisy-neighbour.toml
   nyx sim FILE --only policy=nyx --decisions      one case, and what the policy did and why
   nyx sim FILE --svg out.svg                      its [[draw]], or each case over time
-  nyx sim figures --out figures                   NyxCache's evaluation, redrawn and judged",
+  nyx sim figures --out figures                   NyxCache's evaluation, redrawn and judged
+  nyx sim swap --svg figures                      Ultraswap's, on a modelled P4800X",
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
@@ -124,6 +126,24 @@ enum Command {
     /// Redraw the evaluation of NyxCache (FAST '22): a picture for each figure, and a table of what
     /// the paper says of it, what came out here, and of what kind that is.
     Figures(FiguresArgs),
+    /// Ultraswap's evaluation on a modelled P4800X: programs in less memory than they use, as Linux
+    /// has it, as Ultraswap does, and with parts of it left out; the paper's figures beside.
+    Swap(SwapArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct SwapArgs {
+    /// Pages of each program; the paper's have some hundred times as many.
+    #[arg(long, value_name = "N", default_value_t = 8192,
+          value_parser = clap::value_parser!(u32).range(512..=1 << 20))]
+    pages: u32,
+    /// What the reclaimer keeps free: `auto`, as much as is taken until more is freed; `paper`,
+    /// 30 % of the limit.
+    #[arg(long, value_name = "RULE", default_value = "auto", value_parser = ["auto", "paper"])]
+    pool: String,
+    /// Write pictures there: swap-figure-8.svg and swap-parts.svg.
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -143,8 +163,10 @@ struct FiguresArgs {
 
 /// Runs and prints.
 pub fn run(args: Args) -> Result<(), Failure> {
-    if let Some(Command::Figures(args)) = args.command {
-        return figures(&args);
+    match &args.command {
+        Some(Command::Figures(args)) => return figures(args),
+        Some(Command::Swap(args)) => return swap(args),
+        None => {}
     }
     let Some(path) = &args.file else {
         return super::print(&metrics());
@@ -268,6 +290,27 @@ fn figures(args: &FiguresArgs) -> Result<(), Failure> {
         }
     }
     all_kept(&all)
+}
+
+fn swap(args: &SwapArgs) -> Result<(), Failure> {
+    let rule = match args.pool.as_str() {
+        "paper" => Rule::Paper,
+        _ => Rule::Demand,
+    };
+    let evaluation = paging::Evaluation::run(args.pages, rule);
+    super::print(&evaluation.tables())?;
+    let Some(directory) = &args.svg else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory).map_err(|error| Failure::uncreatable(directory, &error))?;
+    for (name, drawn) in [
+        ("swap-figure-8.svg", evaluation.draw_figure_8()),
+        ("swap-parts.svg", evaluation.draw_parts()),
+    ] {
+        let svg = drawn.map_err(|message| Failure::new(Exit::Io, message))?;
+        save(&directory.join(name), &svg)?;
+    }
+    Ok(())
 }
 
 fn save(path: &Path, text: &str) -> Result<(), Failure> {

@@ -9,6 +9,7 @@
 //! * [`mod@file`]: the file and its cases. [`run`]: its runs. [`metric`]: what can be said of one.
 //! * [`expect`]: what must come out. [`report`]: tables. [`draw`]: pictures.
 //! * [`figures`]: the files that redraw the evaluation of NyxCache.
+//! * [`paging`]: Ultraswap's evaluation, which has no files: its programs are modelled.
 //!
 //! What it never does: show a number without its kind, which is *simulated* in virtual time and
 //! *emulated* in real time, or two kinds in one table.
@@ -18,5 +19,6 @@ pub mod expect;
 pub mod figures;
 pub mod file;
 pub mod metric;
+pub mod paging;
 pub mod report;
 pub mod run;

@@ -8,7 +8,8 @@
 //! of the block layer, with the device at 20 % and at 12 %; `1.5 + 8 + 11 + 3.5 = 24` and
 //! `0.5 + 1.5 + 17.5 + 5.5 = 25` those of the logic. So one page takes 10 us / 0.20 = 50 us in
 //! all, eight take 10 us / 0.12 = 83 us: what differs is the price of seven more pages. Submission
-//! comes out at 20 us in both, so it is paid for a fault and not for a page.
+//! comes out at 20 us in both, so it is paid for a fault and not for a page: all go to the device
+//! where the plug is pulled, and nothing of the device's time is hidden behind it.
 //!
 //! *Table 3* is of the same kind, with no word on how many pages leave together. Interrupts take
 //! 25.6 us in it; at 6.25 us and 2.2 us for each further one (table 2) that is ten pages.
@@ -185,7 +186,7 @@ pub struct Costs {
     pub cache: Price,
     /// Table 2: 2.5 % of 50 us, 14 % of 83 us.
     pub plug: Price,
-    /// Table 2: 40 % of 50 us, 24 % of 83 us: for all pages of a fault that were plugged, evenly.
+    /// Table 2: 40 % of 50 us, 24 % of 83 us: for all pages of a fault that were plugged.
     pub submit_ns: u64,
     /// Figure 7, reads by interrupt that are not plugged: each.
     pub submit_light_ns: u64,

@@ -60,10 +60,9 @@ fn by_address(one: &mut Cpu, costs: &Costs, group: &[(u32, bool)]) {
         one.then(Part::Cache, costs.cache.at(index), Effect::None);
         one.then(Part::Plug, costs.plug.at(index), Effect::None);
     }
-    let submit_ns = costs.submit_ns / group.len() as u64;
+    one.then(Part::Submit, costs.submit_ns, Effect::None);
     for &(page, is_critical) in &group {
-        let effect = submit(page, is_critical, false);
-        one.then(Part::Submit, submit_ns, effect);
+        one.then(Part::Submit, 0, submit(page, is_critical, false));
     }
     lists(one, costs, group.len());
 }
