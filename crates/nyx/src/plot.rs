@@ -116,6 +116,16 @@ type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoord
 /// The text of the SVG, with panels of so many pixels' height. The error is the library's, in its
 /// words.
 pub fn draw(title: &str, panels: &[Panel], panel_height: u32) -> Result<String, String> {
+    on_a_sheet(title, panels, panel_height, Panel::draw)
+}
+
+/// The same of panels of any kind.
+fn on_a_sheet<P>(
+    title: &str,
+    panels: &[P],
+    panel_height: u32,
+    draw: impl Fn(&P, &Area<'_>) -> Result<(), String>,
+) -> Result<String, String> {
     let mut svg = String::new();
     {
         let height = TITLE_HEIGHT + panel_height * panels.len() as u32;
@@ -123,7 +133,7 @@ pub fn draw(title: &str, panels: &[Panel], panel_height: u32) -> Result<String, 
         area.fill(&WHITE).map_err(told)?;
         let area = area.titled(title, ("sans-serif", 17)).map_err(told)?;
         for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
-            panel.draw(&area)?;
+            draw(panel, &area)?;
         }
         area.present().map_err(told)?;
     }

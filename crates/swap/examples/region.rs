@@ -7,10 +7,14 @@
 //!
 //! What it never does: leave the file.
 
+#[path = "shared/pages.rs"]
+mod pages;
+
 use clap::Parser;
 use nyx_policy::paging::pager::{Counts, Prefetch};
 use nyx_policy::paging::pool::Rule;
 use nyx_swap::region::{Device, Region, Shape};
+use pages::fill;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -204,15 +208,4 @@ fn computed_ns(pages: usize) -> u64 {
         black_box(&mut to);
     }
     own_cpu_ns() - before
-}
-
-/// Bytes that do not compress, the same for each page each time.
-fn fill(bytes: &mut [u8], page: u64) {
-    let mut state = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for word in bytes.chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
 }

@@ -3,6 +3,10 @@
 //! `touch MIB [sequential|random]` prints a line of JSON: how long the first touch of each page
 //! took, per pass, and what was not as it was written. Real figures, of this process.
 
+#[path = "shared/pages.rs"]
+mod pages;
+
+use pages::fill;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -62,17 +66,6 @@ fn main() {
     }
     print("read", begin, &mut times, wrong);
     assert_eq!(wrong, 0, "pages are not what was written");
-}
-
-/// Bytes that do not compress, the same for each page each time.
-fn fill(bytes: &mut [u8], page: u64) {
-    let mut state = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for word in bytes.chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
 }
 
 fn print(pass: &'static str, begin: Instant, times: &mut [u64], wrong: usize) {

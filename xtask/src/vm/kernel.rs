@@ -15,8 +15,7 @@ use std::process::Command;
 const PACKAGE: &str = "linux-image-amd64";
 
 /// What the guest needs: an NVDIMM, its block device, both filesystems, and the checksum that these
-/// ask for by name; an NVMe disk; compressed memory
-/// with the kernel's own choice of how.
+/// ask for by name; an NVMe disk; compressed memory with the kernel's own choice of how.
 const MODULES: &[&str] = &[
     "crc32c_generic",
     "nfit",

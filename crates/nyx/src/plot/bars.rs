@@ -2,7 +2,7 @@
 //!
 //! What this module never does: leave out a bar, or begin one above zero.
 
-use super::{COLOURS, TITLE_HEIGHT, WIDTH, told};
+use super::{COLOURS, on_a_sheet, told};
 use plotters::prelude::*;
 
 /// How the bars of a place stand.
@@ -37,18 +37,7 @@ const GAP: f64 = 0.15;
 
 /// The text of the SVG, with panels of so many pixels' height.
 pub fn draw(title: &str, panels: &[Bars], panel_height: u32) -> Result<String, String> {
-    let mut svg = String::new();
-    {
-        let height = TITLE_HEIGHT + panel_height * panels.len() as u32;
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE).map_err(told)?;
-        let area = area.titled(title, ("sans-serif", 17)).map_err(told)?;
-        for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
-            panel.draw(&area)?;
-        }
-        area.present().map_err(told)?;
-    }
-    Ok(svg)
+    on_a_sheet(title, panels, panel_height, Bars::draw)
 }
 
 impl Bars {

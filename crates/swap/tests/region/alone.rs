@@ -3,12 +3,11 @@
 //!
 //! What it never does: signal this process. The test program runs itself again, with a variable.
 
-use crate::rig::{PAGE, check, device, fill, made, page};
-use nyx_media::queue::{BlockOp, Refusals};
+use crate::rig::{PAGE, check, device, fill, made, page, refusing};
+use nyx_media::queue::BlockOp;
 use nyx_swap::region::{Region, RegionError, Shape};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const CHILD: &str = "NYX_REGION_CHILD";
@@ -28,13 +27,7 @@ fn is_child() -> bool {
 /// A region without a readable device, with pages on it: the parent reads which one it touches.
 fn touch_what_cannot_be_read(name: &str) {
     tracing_subscriber::fmt().with_ansi(false).init();
-    let refuses = Arc::new(AtomicBool::new(false));
-    let rule = refuses.clone();
-    let refusals =
-        Refusals::new(move |op, _| (op == BlockOp::Read && rule.load(SeqCst)).then_some(libc::EIO));
-    let device = device(64).refusing(refusals);
-    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device);
-    let Some(region) = made(name, made_of) else {
+    let Some((region, refuses)) = refusing(name, BlockOp::Read) else {
         return;
     };
     (0..64).for_each(|at| fill(&region, at, 1));

@@ -12,8 +12,8 @@ use nyx_media::queue::{BlockOp, Refusals};
 use nyx_policy::paging::pager::{Prefetch, Why};
 use nyx_policy::paging::pool::Rule;
 use nyx_swap::region::{Device, Region, RegionError, Shape};
-use rig::{PAGE, check, device, fill, made, page, why};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use rig::{PAGE, check, device, fill, made, page, refusing, why};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 /// A region of so many pages, with as many of them in memory and on the device.
@@ -133,13 +133,7 @@ fn the_kernel_may_read_from_it_and_write_to_it() {
 #[test]
 fn a_page_that_cannot_be_read_is_an_error_and_is_there_when_it_can_be() {
     let name = "a_page_that_cannot_be_read";
-    let refuses = Arc::new(AtomicBool::new(false));
-    let rule = refuses.clone();
-    let refusals =
-        Refusals::new(move |op, _| (op == BlockOp::Read && rule.load(SeqCst)).then_some(libc::EIO));
-    let device = device(64).refusing(refusals);
-    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device);
-    let Some(region) = made(name, made_of) else {
+    let Some((region, refuses)) = refusing(name, BlockOp::Read) else {
         return;
     };
     (0..64).for_each(|at| fill(&region, at, 1));
@@ -164,13 +158,7 @@ fn a_page_that_cannot_be_read_is_an_error_and_is_there_when_it_can_be() {
 #[test]
 fn a_page_that_was_poisoned_is_had_again_by_fixing_it_or_as_zeros() {
     let name = "a_page_that_was_poisoned";
-    let refuses = Arc::new(AtomicBool::new(false));
-    let rule = refuses.clone();
-    let refusals =
-        Refusals::new(move |op, _| (op == BlockOp::Read && rule.load(SeqCst)).then_some(libc::EIO));
-    let device = device(64).refusing(refusals);
-    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device);
-    let Some(region) = made(name, made_of) else {
+    let Some((region, refuses)) = refusing(name, BlockOp::Read) else {
         return;
     };
     (0..64).for_each(|at| fill(&region, at, 1));
@@ -199,16 +187,10 @@ fn a_page_that_was_poisoned_is_had_again_by_fixing_it_or_as_zeros() {
 #[test]
 fn what_cannot_be_written_back_stays_and_who_needs_room_is_told() {
     let name = "what_cannot_be_written_back";
-    let refuses = Arc::new(AtomicBool::new(true));
-    let rule = refuses.clone();
-    let refusals = Refusals::new(move |op, _| {
-        (op == BlockOp::Write && rule.load(SeqCst)).then_some(libc::EIO)
-    });
-    let device = device(64).refusing(refusals);
-    let made_of = Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device);
-    let Some(region) = made(name, made_of) else {
+    let Some((region, refuses)) = refusing(name, BlockOp::Write) else {
         return;
     };
+    refuses.store(true, SeqCst);
     let mut kept = Vec::new();
     for at in 0..64 {
         match region.write_at(at * PAGE, &rig::bytes(at, 2)) {

@@ -2,10 +2,12 @@
 //!
 //! What it never does: take what fails for another reason than a missing userfaultfd for a skip.
 
+use nyx_media::queue::{BlockOp, Refusals};
 use nyx_policy::paging::pager::Why;
 use nyx_swap::region::{Device, Region, RegionError};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -29,6 +31,21 @@ pub(crate) fn made(name: &str, region: Result<Region, RegionError>) -> Option<Re
         }
         Err(other) => panic!("{name}: {other}"),
     }
+}
+
+/// A region of 64 pages of which 16 may be in memory, and whether its device refuses what is asked
+/// of it in that way; or why the test is skipped. It does not at first.
+pub(crate) fn refusing(name: &str, refused: BlockOp) -> Option<(Region, Arc<AtomicBool>)> {
+    let refuses = Arc::new(AtomicBool::new(false));
+    let rule = refuses.clone();
+    let refusals =
+        Refusals::new(move |op, _| (op == refused && rule.load(SeqCst)).then_some(libc::EIO));
+    let device = device(64).refusing(refusals);
+    let region = made(
+        name,
+        Region::new(64 * PAGE as u64, 16 * PAGE as u64, &device),
+    )?;
+    Some((region, refuses))
 }
 
 /// The first word of a page of the region, as a program may touch it.
