@@ -75,6 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "nyx-swap",
         &["nyx-base", "nyx-gate", "nyx-media", "nyx-policy"],
     ),
+    ("nyx-preload", &["nyx-swap"]),
     ("xtask", &["nyx-block", "nyx-proto"]),
 ];
 

@@ -1,0 +1,5 @@
+//! Engine P.
+
+mod terms;
+
+pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
