@@ -1,1 +1,44 @@
-//! Engine P of `nyx swap`: a library that is loaded before a program's own.
+//! Engine P of `nyx swap`: a library that is loaded before a program's own (`LD_PRELOAD`), and
+//! gives it large memory from an [`Arena`].
+//!
+//! * `memory.rs`: `malloc` and its kin.
+//! * `mappings.rs`: `mmap`, and all calls that are made on what it gave.
+//! * `transfers.rs`: `read` and its kin past the page cache, which go past the CPU too.
+//! * `process.rs`: the arena of this process: when it begins, forks, its end.
+//!
+//! Each function has the name and the meaning of the C library's, and calls that for what is not
+//! the arena's. Small memory, stacks, code and files are the kernel's as ever.
+//!
+//! What it never does: change what a program computes. Where it cannot be right it is not there: the
+//! arena does not begin, or the call says that it cannot be (docs/swap.md, "Engine P").
+//!
+//! *Thread safety*: all of it, and in children of `fork`. What the library itself needs comes from
+//! the C library's own `malloc`, never from the arena, whose faults it may have to answer.
+
+#![cfg(target_os = "linux")]
+
+mod mappings;
+mod memory;
+mod process;
+mod transfers;
+
+use nyx_swap::arena::Arena;
+use std::ops::Range;
+
+/// Less than this is not worth a page fault of its own, in bytes. It is the C library's own limit
+/// from which `malloc` takes memory from `mmap`.
+const LEAST_BYTES: usize = 128 << 10;
+
+/// The arena, where a range of bytes meets it.
+fn arena_of(bytes: &Range<usize>) -> Option<&'static Arena> {
+    let arena = process::arena()?;
+    let range = arena.range();
+    (bytes.start < range.end && range.start < bytes.end).then_some(arena)
+}
+
+/// `-1`, and the reason where the C library has it.
+fn failed(errno: libc::c_int) -> libc::c_int {
+    // SAFETY: the address is this thread's.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}

@@ -12,6 +12,7 @@ use crate::header::{allocate, file_error, lock};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -97,6 +98,13 @@ impl BlockFile {
     /// For drivers.
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+}
+
+impl AsFd for BlockFile {
+    /// For a child of `fork` that opens it again.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

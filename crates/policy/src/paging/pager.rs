@@ -102,6 +102,17 @@ pub enum Why {
     Pinned,
 }
 
+/// Where what a page holds is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nowhere: it is zeros.
+    Zeros,
+    /// In its memory, mapped or not.
+    Memory,
+    /// On the device, in this slot.
+    Device(u32),
+}
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
@@ -228,6 +239,17 @@ impl Pager {
     /// Where a page is.
     pub fn state(&self, page: u32) -> State {
         self.table.get(page).state()
+    }
+
+    /// Where what a page holds is to be found at this moment.
+    pub fn content(&self, page: u32) -> Content {
+        let entry = self.table.get(page);
+        match (entry.state(), entry.slot()) {
+            _ if entry.is(FORGOTTEN) => Content::Zeros,
+            (State::Resident | State::Unmapped, _) => Content::Memory,
+            (_, Some(slot)) => Content::Device(slot),
+            (_, None) => Content::Zeros,
+        }
     }
 
     /// Another limit. Where more is used, [`Pager::reclaim`] brings it down; faults wait meanwhile.

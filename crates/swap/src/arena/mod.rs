@@ -1,5 +1,489 @@
-//! Engine P.
+//! Engine P: the memory of a program that is not changed, in a range that is larger than its DRAM
+//! (Ultraswap sections 3.1 and 3.2).
+//!
+//! ```text
+//! program --malloc, mmap--> preload library (crate nyx-preload) --> Arena: which pages are given away
+//!    |                                                                |
+//!    +--touch, system calls--> userfaultfd --> Region (engine L) <----+ free, madvise, mlock, fork
+//! ```
+//!
+//! An [`Arena`] is a [`Region`](crate::region::Region) of which ranges are given away like memory of
+//! `malloc` and private memory of `mmap`, and which behaves as that does.
+//!
+//! * A child of `fork` has a copy, at the same addresses, that is no arena any more (`fork.rs`).
+//! * What the program maps over a part of it (`MAP_FIXED`) is its own, and that part lost.
+//! * What is freed is given back at once, but for a little that `malloc` may have again.
+//!
+//! Its memory is a shared mapping below, since pages are mapped into those by the kernel without a
+//! copy. Where that could be seen it is refused: see `docs/swap.md`, "Engine P".
+//!
+//! What it never does: call the region from a thread of the program (`service.rs`); touch what it
+//! gives away.
+//!
+//! *Thread safety*: all of it. *Errors*: as the system calls have them, by number.
 
+mod budget;
+mod extents;
+mod fork;
+mod guard;
+mod service;
 mod terms;
 
+pub use fork::Forking;
 pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
+
+use crate::region::RegionError;
+use extents::Extents;
+use libc::{c_int, c_void};
+use service::Service;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+const PAGE_BYTES: usize = 4096;
+/// An arena has at least so much in memory.
+const LIMIT_BYTES_MIN: u64 = 1 << 20;
+/// So much of what is freed is kept as it is for the next who wants as much, at most.
+const KEPT_BYTES_MAX: u64 = 32 << 20;
+/// And no more than this part of the limit.
+const KEPT_ONE_IN: u64 = 8;
+/// In so many pieces.
+const KEPT_PIECES: usize = 32;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Arena {
+    service: Service,
+    range: Range<usize>,
+    kept_pages_max: u32,
+    state: Mutex<State>,
+    /// This is a child of `fork`: all is plain memory.
+    is_plain: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    extents: Extents,
+    /// Freed, and neither given back nor given away; for `extents` they are taken.
+    kept: Vec<Range<u32>>,
+    /// Pages that the program has locked.
+    locked: BTreeSet<u32>,
+    /// Ranges whose protection the program has changed, in order.
+    protected: Vec<(Range<u32>, c_int)>,
+}
+
+/// Memory that was given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins.
+    pub at: usize,
+    /// Whether all of it reads as zeros.
+    pub is_zero: bool,
+}
+
+/// Whose a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of it was given away by the arena.
+    Arenas,
+    /// None of it was, or this is a child.
+    Others,
+    /// A part of it.
+    Both,
+}
+
+/// The number of an error of a system call.
+pub type Errno = c_int;
+
+impl Arena {
+    /// One by these terms, of which all is free.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn new(terms: &Terms) -> Result<Arena, RegionError> {
+        let service = Service::start(terms)?;
+        let range = service.range.clone();
+        let kept = (terms.limit_bytes / KEPT_ONE_IN).min(KEPT_BYTES_MAX);
+        Ok(Arena {
+            service,
+            kept_pages_max: (kept / PAGE_BYTES as u64) as u32,
+            state: Mutex::new(State {
+                extents: Extents::new((range.len() / PAGE_BYTES) as u32),
+                kept: Vec::new(),
+                locked: BTreeSet::new(),
+                protected: Vec::new(),
+            }),
+            range,
+            is_plain: AtomicBool::new(false),
+        })
+    }
+
+    /// Where it is.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Whether this is a child's copy.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain.load(Relaxed)
+    }
+
+    /// So many bytes, whole pages, at a multiple of `align_bytes`, a power of two; none where there
+    /// is no room, or this is a child.
+    pub fn allocate(&self, len: usize, align_bytes: usize) -> Option<Piece> {
+        let pages = pages(len)?;
+        if self.is_plain() {
+            return None;
+        }
+        let mut state = self.lock();
+        if let Some(at) = state.reuse(pages, |page| self.is_aligned(page, align_bytes)) {
+            let at = self.address(at);
+            return Some(Piece { at, is_zero: false });
+        }
+        let place = |page| self.next_aligned(page, align_bytes);
+        let taken = state.extents.take(pages, place).or_else(|| {
+            self.give_back_kept(&mut state, 0);
+            state.extents.take(pages, place)
+        })?;
+        let at = self.address(taken);
+        Some(Piece { at, is_zero: true })
+    }
+
+    /// Takes back what was given away as one at that address; false where nothing was.
+    pub fn free(&self, at: usize) -> bool {
+        let mut state = self.lock();
+        let Some(range) = self.taken_at(&state, at) else {
+            return false;
+        };
+        if self.is_plain() {
+            state.extents.lose(range.clone());
+            drop(state);
+            unmap(&self.bytes(&range));
+            return true;
+        }
+        self.unlock(&mut state, &range);
+        self.unprotect(&mut state, &range);
+        if range.len() as u32 > self.kept_pages_max {
+            self.give_back(&mut state, range);
+            return true;
+        }
+        state.kept.push(range);
+        self.give_back_kept(&mut state, self.kept_pages_max);
+        true
+    }
+
+    /// Bytes of what was given away as one at that address.
+    pub fn len_at(&self, at: usize) -> Option<usize> {
+        let state = self.lock();
+        let range = self.taken_at(&state, at)?;
+        Some(range.len() * PAGE_BYTES)
+    }
+
+    /// Has what was given away at `at` be so many bytes, without moving; false where it cannot be.
+    pub fn resize(&self, at: usize, len: usize) -> bool {
+        let Some(pages) = pages(len) else {
+            return false;
+        };
+        let mut state = self.lock();
+        let Some(range) = self.taken_at(&state, at) else {
+            return false;
+        };
+        let end = range.start.saturating_add(pages);
+        if end < range.end {
+            let tail = end..range.end;
+            if self.is_plain() {
+                state.extents.lose(tail.clone());
+                unmap(&self.bytes(&tail));
+            } else {
+                self.give_back(&mut state, tail);
+            }
+            return true;
+        }
+        end == range.end || !self.is_plain() && state.extents.resize(range.start, pages)
+    }
+
+    /// `munmap` of a range that meets the arena, of any kind.
+    pub fn unmap(&self, bytes: Range<usize>) {
+        let (before, pages, after) = self.split(&bytes);
+        unmap(&before);
+        unmap(&after);
+        let mut state = self.lock();
+        for lost in state.extents.lost_in(pages.clone()) {
+            unmap(&self.bytes(&lost));
+        }
+        for part in self.given(&state, pages) {
+            if self.is_plain() {
+                state.extents.lose(part.clone());
+                unmap(&self.bytes(&part));
+            } else {
+                self.give_back(&mut state, part);
+            }
+        }
+    }
+
+    /// Gives a range up that the program maps something over: it is none of the arena's any more.
+    pub fn lose(&self, bytes: Range<usize>) {
+        let (_, pages, _) = self.split(&bytes);
+        let mut state = self.lock();
+        if !self.is_plain() {
+            self.give_back_kept(&mut state, 0);
+            for part in state.extents.taken_in(pages.clone()) {
+                self.give_back(&mut state, part);
+            }
+        }
+        state.extents.lose(pages);
+    }
+
+    /// Whose a range is.
+    pub fn whose(&self, bytes: &Range<usize>) -> Whose {
+        if self.is_plain() {
+            return Whose::Others;
+        }
+        let (before, pages, after) = self.split(bytes);
+        let state = self.lock();
+        let given = self.given(&state, pages.clone());
+        let lost = state.extents.lost_in(pages.clone());
+        let sum = |parts: &[Range<u32>]| parts.iter().map(ExactSizeIterator::len).sum::<usize>();
+        match (sum(&given), sum(&lost)) {
+            (given, _) if given == pages.len() && before.is_empty() && after.is_empty() => {
+                Whose::Arenas
+            }
+            (0, lost) if lost == pages.len() => Whose::Others,
+            _ => Whose::Both,
+        }
+    }
+
+    /// Whether the program has changed the protection of some of a range.
+    pub fn is_protected(&self, bytes: &Range<usize>) -> bool {
+        let (_, pages, _) = self.split(bytes);
+        let meets = |other: &Range<u32>| other.start < pages.end && pages.start < other.end;
+        self.lock().protected.iter().any(|(other, _)| meets(other))
+    }
+
+    /// What is in whole pages of a range reads as zeros from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` where some of it is locked.
+    pub fn forget(&self, bytes: Range<usize>) -> Result<(), Errno> {
+        let (_, pages, _) = self.split(&bytes);
+        let state = self.lock();
+        if state.locked.range(pages.clone()).next().is_some() {
+            return Err(libc::EINVAL);
+        }
+        self.service.forget(self.offsets(&pages));
+        Ok(())
+    }
+
+    /// A range will be touched.
+    pub fn will_need(&self, bytes: Range<usize>) {
+        let (_, pages, _) = self.split(&bytes);
+        self.service.will_need(self.offsets(&pages));
+    }
+
+    /// Protection of a range was changed, and is to be so in a child too.
+    pub fn protected(&self, bytes: Range<usize>, protection: c_int) {
+        let (_, pages, _) = self.split(&bytes);
+        let mut state = self.lock();
+        state.forget_protection(&pages);
+        if protection != READ_WRITE {
+            state.protected.push((pages, protection));
+        }
+    }
+
+    /// Keeps a range in memory (`mlock`).
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` where it cannot be.
+    pub fn keep(&self, bytes: Range<usize>) -> Result<(), Errno> {
+        let (_, pages, _) = self.split(&bytes);
+        let mut state = self.lock();
+        for page in pages {
+            if state.locked.contains(&page) {
+                continue;
+            }
+            if !self.service.pin(self.offsets(&(page..page + 1))) {
+                return Err(libc::ENOMEM);
+            }
+            state.locked.insert(page);
+        }
+        Ok(())
+    }
+
+    /// Takes [`Arena::keep`] back.
+    pub fn let_go(&self, bytes: Range<usize>) {
+        let (_, pages, _) = self.split(&bytes);
+        self.unlock(&mut self.lock(), &pages);
+    }
+
+    /// Has a range in memory until [`Arena::unpin`]; false where it cannot be.
+    pub fn pin(&self, bytes: Range<usize>) -> bool {
+        let (_, pages, _) = self.split(&bytes);
+        self.service.pin(self.offsets(&pages))
+    }
+
+    /// Takes a [`Arena::pin`] of the same range back.
+    pub fn unpin(&self, bytes: Range<usize>) {
+        let (_, pages, _) = self.split(&bytes);
+        self.service.unpin(self.offsets(&pages));
+    }
+
+    /// Writes down how it fares.
+    pub fn tell(&self) {
+        if !self.is_plain() {
+            self.service.tell();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with it")
+    }
+
+    /// The parts of a range that the program has.
+    fn given(&self, state: &State, pages: Range<u32>) -> Vec<Range<u32>> {
+        let mut given = state.extents.taken_in(pages);
+        for kept in &state.kept {
+            given = given.iter().flat_map(|part| without(part, kept)).collect();
+        }
+        given
+    }
+
+    fn taken_at(&self, state: &State, at: usize) -> Option<Range<u32>> {
+        if !self.range.contains(&at) || !at.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let first = self.page(at);
+        let pages = state.extents.taken_at(first)?;
+        let is_kept = state.kept.iter().any(|kept| kept.contains(&first));
+        (!is_kept).then(|| first..first + pages)
+    }
+
+    fn give_back(&self, state: &mut State, range: Range<u32>) {
+        self.unlock(state, &range);
+        self.unprotect(state, &range);
+        self.service.forget(self.offsets(&range));
+        state.extents.give_back(range);
+    }
+
+    /// Gives the oldest of what is kept back until no more than `pages` are.
+    fn give_back_kept(&self, state: &mut State, pages: u32) {
+        let sum = |kept: &[Range<u32>]| kept.iter().map(|kept| kept.len() as u32).sum::<u32>();
+        while sum(&state.kept) > pages || state.kept.len() > KEPT_PIECES {
+            let oldest = state.kept.remove(0);
+            self.give_back(state, oldest);
+        }
+    }
+
+    fn unlock(&self, state: &mut State, range: &Range<u32>) {
+        let locked: Vec<u32> = state.locked.range(range.clone()).copied().collect();
+        for page in locked {
+            state.locked.remove(&page);
+            self.service.unpin(self.offsets(&(page..page + 1)));
+        }
+    }
+
+    /// The next who has the range may read and write it.
+    fn unprotect(&self, state: &mut State, range: &Range<u32>) {
+        let is_it = |other: &Range<u32>| other.start < range.end && range.start < other.end;
+        if state.protected.iter().any(|(other, _)| is_it(other)) {
+            let bytes = self.bytes(range);
+            // SAFETY: the range is the arena's, and the program has just given it back.
+            unsafe { libc::mprotect(bytes.start as *mut c_void, bytes.len(), READ_WRITE) };
+            state.forget_protection(range);
+        }
+    }
+
+    fn page(&self, at: usize) -> u32 {
+        ((at - self.range.start) / PAGE_BYTES) as u32
+    }
+
+    fn address(&self, page: u32) -> usize {
+        self.range.start + page as usize * PAGE_BYTES
+    }
+
+    fn bytes(&self, pages: &Range<u32>) -> Range<usize> {
+        self.address(pages.start)..self.address(pages.end)
+    }
+
+    /// As the region counts them.
+    fn offsets(&self, pages: &Range<u32>) -> Range<usize> {
+        pages.start as usize * PAGE_BYTES..pages.end as usize * PAGE_BYTES
+    }
+
+    fn is_aligned(&self, page: u32, align_bytes: usize) -> bool {
+        self.address(page).is_multiple_of(align_bytes)
+    }
+
+    fn next_aligned(&self, page: u32, align_bytes: usize) -> Option<u32> {
+        let at = self.address(page);
+        let at = at.checked_next_multiple_of(align_bytes)?;
+        self.range.contains(&at).then(|| self.page(at))
+    }
+
+    /// What of a range of bytes lies before the arena, the pages that it meets, and what is behind.
+    fn split(&self, bytes: &Range<usize>) -> (Range<usize>, Range<u32>, Range<usize>) {
+        let begin = bytes.start.clamp(self.range.start, self.range.end);
+        let end = bytes.end.clamp(begin, self.range.end);
+        let pages = self.page(begin)..self.page(end.next_multiple_of(PAGE_BYTES));
+        let before = bytes.start..bytes.end.min(self.range.start).max(bytes.start);
+        let after = bytes.start.max(self.range.end).min(bytes.end)..bytes.end;
+        (before, pages, after)
+    }
+}
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+impl State {
+    /// Of what was freed, the newest piece that is large enough and not much larger.
+    fn reuse(&mut self, pages: u32, is_aligned: impl Fn(u32) -> bool) -> Option<u32> {
+        let fits = |kept: &Range<u32>| {
+            let len = kept.len() as u32;
+            (pages..=pages.saturating_mul(2)).contains(&len) && is_aligned(kept.start)
+        };
+        let index = self.kept.iter().rposition(fits)?;
+        let kept = self.kept.remove(index);
+        let end = kept.start + pages;
+        if end < kept.end {
+            // Two from now on, of which the second is still kept.
+            self.extents.divide(kept.start, pages);
+            self.kept.insert(index, end..kept.end);
+        }
+        Some(kept.start)
+    }
+
+    fn forget_protection(&mut self, range: &Range<u32>) {
+        let old = std::mem::take(&mut self.protected);
+        for (other, protection) in old {
+            let left = without(&other, range);
+            self.protected
+                .extend(left.into_iter().map(|part| (part, protection)));
+        }
+    }
+}
+
+/// `range` without what `other` has of it.
+fn without(range: &Range<u32>, other: &Range<u32>) -> Vec<Range<u32>> {
+    let before = range.start..range.end.min(other.start).max(range.start);
+    let after = range.start.max(other.end).min(range.end)..range.end;
+    let parts = [before, after].into_iter();
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+fn pages(len: usize) -> Option<u32> {
+    u32::try_from(len.checked_add(PAGE_BYTES - 1)? / PAGE_BYTES).ok()
+}
+
+fn unmap(bytes: &Range<usize>) {
+    if !bytes.is_empty() {
+        // SAFETY: the program has asked for that, or it is memory of a child's that it has freed.
+        unsafe { libc::syscall(libc::SYS_munmap, bytes.start, bytes.len()) };
+    }
+}
+
+/// Writes a line where the program's errors go.
+pub fn complain(line: &str) {
+    service::complain(line);
+}

@@ -22,7 +22,7 @@ use nyx_policy::paging::pager::{Act, Pager, State, Why, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -32,6 +32,8 @@ const URGENT_SPINS: u32 = 400;
 /// So long the background waits for those who wait for a page: some microseconds.
 const POLITE_SPINS: u32 = 200;
 
+/// Pages that are forgotten at once.
+const FORGOTTEN_TOGETHER: usize = 64;
 /// Places that are unmapped together without the lock.
 const PLACES: usize = 64;
 
@@ -515,15 +517,29 @@ impl Shared {
         (first..first + pages).for_each(|page| core.pager.unpin(page));
     }
 
+    /// Has all stand still until the lock is given back: who writes to the view faults, and waits.
+    pub(super) fn freeze(&self) -> Held<'_> {
+        let core = self.lock();
+        self.flux.wait_for_all();
+        for run in core.viewed() {
+            done("protect pages", self.memory.protect(run));
+        }
+        core
+    }
+
     /// What is in these pages is not wanted; how many are pinned, and keep it.
     pub(super) fn forget(&self, first: u32, pages: u32) -> u32 {
         let mut core = self.lock();
         let mut kept = 0;
-        for page in first..first + pages {
+        let end = first + pages;
+        for first in (first..end).step_by(FORGOTTEN_TOGETHER) {
+            let pages = first..end.min(first + FORGOTTEN_TOGETHER as u32);
             let Core { pager, acts, .. } = &mut *core;
-            kept += u32::from(!pager.forget(page, acts));
+            for page in pages.clone() {
+                kept += u32::from(!pager.forget(page, acts));
+            }
             self.settle(&mut core, None);
-            core.heal(self, page);
+            pages.for_each(|page| core.heal(self, page));
         }
         kept
     }
@@ -553,6 +569,24 @@ impl Core {
     /// Pages that give SIGBUS.
     pub(super) fn poisoned_pages(&self) -> usize {
         self.poisoned.len()
+    }
+
+    /// Pages that are in the view, in runs.
+    fn viewed(&self) -> impl Iterator<Item = Range<u32>> {
+        let mut at = 0;
+        let pages = self.view.len() as u32 * u64::BITS;
+        std::iter::from_fn(move || {
+            while at < pages && !self.is_viewed(at) {
+                // Words without any are most.
+                let is_empty = at.is_multiple_of(u64::BITS) && self.view[at as usize / 64] == 0;
+                at += if is_empty { u64::BITS } else { 1 };
+            }
+            let first = at;
+            while at < pages && self.is_viewed(at) {
+                at += 1;
+            }
+            (first < at).then_some(first..at)
+        })
     }
 
     fn is_viewed(&self, page: u32) -> bool {

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -88,6 +88,30 @@ impl Device {
     /// A file of so many bytes in a directory, whose name is gone at once: nothing is left of it
     /// when the process ends, however it does.
     pub fn temporary(dir: &Path, len_bytes: u64) -> Result<Device, MediaError> {
+        Device::nameless(dir, |path| BlockFile::create(path, len_bytes))
+    }
+
+    /// The same, of which room on the disk is taken when it is written to; a write is refused where
+    /// there is none then.
+    pub fn sparse(dir: &Path, len_bytes: u64) -> Result<Device, MediaError> {
+        Device::nameless(dir, |path| {
+            let sized = File::options()
+                .write(true)
+                .open(path)
+                .and_then(|file| file.set_len(len_bytes));
+            let failed = |source| MediaError::File {
+                path: path.to_owned(),
+                action: "make it so long",
+                source,
+            };
+            sized.map_err(failed).and_then(|()| BlockFile::open(path))
+        })
+    }
+
+    fn nameless(
+        dir: &Path,
+        make: impl Fn(&Path) -> Result<BlockFile, MediaError>,
+    ) -> Result<Device, MediaError> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let failed = |path: &Path, action| {
             let path = path.to_owned();
@@ -107,9 +131,14 @@ impl Device {
                 Err(error) => return Err(failed(&path, "make it")(error)),
             }
         };
-        let blocks = BlockFile::create(&path, len_bytes);
+        let blocks = make(&path);
         std::fs::remove_file(&path).map_err(failed(&path, "remove its name"))?;
         Ok(Device::new(Arc::new(blocks?)))
+    }
+
+    /// One that is there, all of it.
+    pub fn open(path: &Path) -> Result<Device, MediaError> {
+        Ok(Device::new(Arc::new(BlockFile::open(path)?)))
     }
 
     /// The same, of that range only; whole pages of it are used.
@@ -165,6 +194,18 @@ impl Device {
             over: Over::Refusals(refusals),
             ..self
         }
+    }
+
+    /// Its bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// For who opens it again: its descriptor, whether requests go past the page cache, and where
+    /// it begins.
+    pub(super) fn place(&self) -> (RawFd, bool, u64) {
+        let descriptor = self.blocks.as_fd().as_raw_fd();
+        (descriptor, self.blocks.is_direct(), self.begin_bytes)
     }
 
     /// Pages that fit.

@@ -27,6 +27,12 @@ pub enum RegionError {
         /// What is missing.
         missing: String,
     },
+    /// The program does, or may do, what a region cannot be right for.
+    #[error("not safe here: {reason}")]
+    NotSafe {
+        /// What that is.
+        reason: String,
+    },
     /// A range that leaves the region, or is empty.
     #[error("{len_bytes} bytes at {at_bytes} of a region of {region_bytes} bytes")]
     Range {

@@ -55,6 +55,13 @@ impl Flux {
         until(|| word.load(Relaxed) & (1 << (page % 64)) == 0);
     }
 
+    /// Waits until none is; nobody brings one into it meanwhile.
+    pub(super) fn wait_for_all(&self) {
+        for word in &self.pages {
+            until(|| word.load(Relaxed) == 0);
+        }
+    }
+
     /// Waits until there is room: `used` pages count, and may be no more than `limit` with those
     /// that are being given back.
     pub(super) fn wait_for_room(&self, used: u32, limit: u32) {

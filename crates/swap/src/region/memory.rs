@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -132,6 +133,21 @@ impl Memory {
     /// Lets a page of the view be written to.
     pub(super) fn allow_writes(&self, page: u32) -> io::Result<()> {
         self.uffd.allow_writes(self.at(page))
+    }
+
+    /// Has the next write to each of these pages of the view be a fault.
+    pub(super) fn protect(&self, mut pages: Range<u32>) -> io::Result<()> {
+        let len = pages.len() * PAGE_BYTES;
+        // The program may have divided the mapping, and the kernel takes one at a time.
+        if self.uffd.protect(self.at(pages.start), len).is_ok() {
+            return Ok(());
+        }
+        pages.try_for_each(|page| self.uffd.protect(self.at(page), PAGE_BYTES))
+    }
+
+    /// The file, for a child of `fork`.
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
     }
 
     /// Lets those who wait for a page try again.

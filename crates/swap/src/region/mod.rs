@@ -36,18 +36,20 @@ mod device;
 mod error;
 mod flux;
 mod memory;
-mod threads;
+mod still;
+pub(crate) mod threads;
 mod uffd;
 
 pub use device::Device;
 pub use error::RegionError;
+pub(crate) use still::Still;
 
 use self::core::Shared;
 use bytes::Words;
 use device::Claim;
 use error::Trying;
 use memory::Memory;
-use nyx_base::Latencies;
+use nyx_base::{Latencies, Nanos};
 use nyx_media::queue;
 use nyx_policy::paging::pager::{self, Counts, Pager, Prefetch};
 use nyx_policy::paging::pool::{self, Rule};
@@ -143,6 +145,7 @@ pub struct Region {
     handlers: Vec<JoinHandle<()>>,
     background: Option<JoinHandle<()>>,
     len: usize,
+    device: Device,
     /// Given back when the threads are gone.
     _claim: Claim,
 }
@@ -181,6 +184,7 @@ impl Region {
             handlers: Vec::new(),
             background: None,
             len: pages as usize * PAGE_BYTES,
+            device: device.clone(),
             _claim: claim,
         };
         region.start(shape, device, &lent, handlers)?;
@@ -257,13 +261,24 @@ impl Region {
         })
     }
 
-    /// Keeps a range in memory as long as the region lives.
+    /// Keeps a range in memory as long as the region lives, or until [`Region::unpin`].
     ///
     /// # Errors
     ///
     /// As [`Region::fix`].
     pub fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.fix(range).map(std::mem::forget)
+    }
+
+    /// Takes a [`Region::pin`] of the same range back.
+    ///
+    /// # Panics
+    ///
+    /// Where the range was not pinned.
+    pub fn unpin(&self, range: Range<usize>) {
+        let pages = self.pages_of(&range);
+        let (first, pages) = pages.expect("it was pinned");
+        self.shared.unfix(first, pages);
     }
 
     /// Copies what is at byte `at` and behind it.
@@ -359,6 +374,12 @@ impl Region {
             poisoned_pages: core.poisoned_pages(),
             faults,
         }
+    }
+
+    /// CPU time of its threads.
+    pub fn cpu_time(&self) -> Nanos {
+        let threads = self.handlers.iter().chain(&self.background);
+        Nanos(threads.map(|thread| threads::cpu_time(thread).0).sum())
     }
 
     /// Bytes in memory, as the kernel counts them.

@@ -25,6 +25,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::thread::JoinHandle;
@@ -54,7 +55,7 @@ pub(super) fn handlers_default() -> usize {
 }
 
 /// A thread of a region, pinned to a CPU where one is named.
-pub(super) fn start(
+pub(crate) fn start(
     name: &str,
     cpu: Option<usize>,
     work: impl FnOnce() + Send + 'static,
@@ -74,6 +75,25 @@ pub(super) fn start(
         std::mem::forget(guard);
     };
     builder.spawn(body).trying("start a thread of a region")
+}
+
+/// CPU time of a thread.
+pub(super) fn cpu_time(thread: &JoinHandle<()>) -> Nanos {
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the thread was not joined; both calls write to what they are given.
+    let is_told = unsafe {
+        libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    match is_told {
+        true => Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
+        // One that has ended.
+        false => Nanos::ZERO,
+    }
 }
 
 /// Ends the process where a thread panics.

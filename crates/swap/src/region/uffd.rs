@@ -53,6 +53,8 @@ const ASLEEP: u64 = 1;
 const READ_ONLY: u64 = 2;
 /// Of `UFFDIO_WRITEPROTECT`: takes protection away, and wakes nobody.
 const PROTECT_ASLEEP: u64 = 2;
+/// The same: protects.
+const PROTECT: u64 = 1;
 const USER_MODE_ONLY: c_int = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FAULT_WRITE: u64 = 1;
@@ -160,6 +162,11 @@ impl Uffd {
             IOCTL_PROTECT,
             [at as u64, PAGE_BYTES as u64, PROTECT_ASLEEP],
         )
+    }
+
+    /// Has writes to mapped pages be faults.
+    pub(super) fn protect(&self, at: usize, len: usize) -> io::Result<()> {
+        self.insist(IOCTL_PROTECT, [at as u64, len as u64, PROTECT])
     }
 
     /// Who touches the page gets SIGBUS.

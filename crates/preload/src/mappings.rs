@@ -1,0 +1,345 @@
+//! `mmap`, and all calls that are made on what it gave.
+//!
+//! What it never does: let a call of the kernel's change the arena behind its back.
+//!
+//! *Thread safety*: all of it.
+
+use crate::process::{arena, arena_or_begin, never};
+use crate::{LEAST_BYTES, arena_of, failed, memory};
+use libc::{MAP_FAILED, c_int, c_void, off_t};
+use nyx_swap::arena::{self, Arena, Whose};
+use std::ops::Range;
+use std::sync::Once;
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const PAGE_BYTES: usize = 4096;
+
+/// The bytes that a call is about, in whole pages; none where there is no such range.
+fn pages(at: *mut c_void, len: usize) -> Option<Range<usize>> {
+    let (at, len) = (at as usize, len.checked_next_multiple_of(PAGE_BYTES)?);
+    at.is_multiple_of(PAGE_BYTES)
+        .then(|| at.checked_add(len).map(|end| at..end))?
+}
+
+/// # Safety
+///
+/// As `mmap`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let is_ours = at.is_null()
+        && len >= LEAST_BYTES
+        && protection == READ_WRITE
+        && flags & !libc::MAP_NORESERVE == PRIVATE;
+    if is_ours
+        && let Some(piece) = arena_or_begin().and_then(|arena| arena.allocate(len, PAGE_BYTES))
+    {
+        return memory::zeroed(piece, len);
+    }
+    if flags & libc::MAP_FIXED != 0
+        && let Some(bytes) = pages(at, len)
+        && let Some(arena) = arena_of(&bytes)
+    {
+        arena.lose(bytes);
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        libc::syscall(libc::SYS_mmap, at, len, protection, flags, file, offset) as *mut c_void
+    }
+}
+
+/// # Safety
+///
+/// As `mmap64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's word.
+    unsafe { mmap(at, len, protection, flags, file, offset) }
+}
+
+/// # Safety
+///
+/// As `munmap`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    if let Some(bytes) = pages(at, len).filter(|bytes| !bytes.is_empty())
+        && let Some(arena) = arena_of(&bytes)
+    {
+        arena.unmap(bytes);
+        return 0;
+    }
+    // SAFETY: the caller's word.
+    unsafe { libc::syscall(libc::SYS_munmap, at, len) as c_int }
+}
+
+/// What becomes of a call on a range.
+enum To<'a> {
+    Kernel,
+    Arena(&'a Arena, Range<usize>),
+    /// It is partly the arena's: no call does that.
+    Neither,
+}
+
+fn to(at: *mut c_void, len: usize) -> To<'static> {
+    let Some(bytes) = pages(at, len).filter(|bytes| !bytes.is_empty()) else {
+        return To::Kernel;
+    };
+    let Some(arena) = arena_of(&bytes) else {
+        return To::Kernel;
+    };
+    match arena.whose(&bytes) {
+        Whose::Arenas => To::Arena(arena, bytes),
+        Whose::Others => To::Kernel,
+        Whose::Both => To::Neither,
+    }
+}
+
+/// # Safety
+///
+/// As `mprotect`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
+    let to = to(at, len);
+    if let To::Neither = to {
+        return failed(libc::ENOMEM);
+    }
+    // SAFETY: the caller's word.
+    let done = unsafe { libc::syscall(libc::SYS_mprotect, at, len, protection) as c_int };
+    if let (To::Arena(arena, bytes), 0) = (to, done) {
+        arena.protected(bytes, protection);
+    }
+    done
+}
+
+/// # Safety
+///
+/// As `pkey_mprotect`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pkey_mprotect(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    match to(at, len) {
+        // A key would have to be known in a child, too.
+        To::Arena(..) if key != -1 => failed(libc::EINVAL),
+        To::Kernel => {
+            // SAFETY: the caller's word.
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, at, len, protection, key) as c_int }
+        }
+        // SAFETY: as above.
+        _ => unsafe { mprotect(at, len, protection) },
+    }
+}
+
+/// # Safety
+///
+/// As `madvise`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let (arena, bytes) = match to(at, len) {
+        // SAFETY: the caller's word.
+        To::Kernel => return unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) as c_int },
+        To::Neither => return failed(libc::ENOMEM),
+        To::Arena(arena, bytes) => (arena, bytes),
+    };
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE => match arena.forget(bytes) {
+            Ok(()) => 0,
+            Err(errno) => failed(errno),
+        },
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            arena.will_need(bytes);
+            0
+        }
+        libc::MADV_REMOVE
+        | libc::MADV_WIPEONFORK
+        | libc::MADV_HWPOISON
+        | libc::MADV_SOFT_OFFLINE
+        | libc::MADV_COLLAPSE => failed(libc::EINVAL),
+        // A child has a copy whether it is to or not; all else is about how, not about what.
+        _ => 0,
+    }
+}
+
+/// # Safety
+///
+/// As `mlock`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe { mlock2(at, len, 0) }
+}
+
+/// # Safety
+///
+/// As `mlock2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: libc::c_uint) -> c_int {
+    match whole(at, len) {
+        // SAFETY: the caller's word.
+        To::Kernel => unsafe { libc::syscall(libc::SYS_mlock2, at, len, flags) as c_int },
+        To::Neither => failed(libc::ENOMEM),
+        To::Arena(arena, bytes) => match arena.keep(bytes) {
+            Ok(()) => 0,
+            Err(errno) => failed(errno),
+        },
+    }
+}
+
+/// # Safety
+///
+/// As `munlock`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munlock(at: *const c_void, len: usize) -> c_int {
+    match whole(at, len) {
+        // SAFETY: the caller's word.
+        To::Kernel => unsafe { libc::syscall(libc::SYS_munlock, at, len) as c_int },
+        To::Neither => failed(libc::ENOMEM),
+        To::Arena(arena, bytes) => {
+            arena.let_go(bytes);
+            0
+        }
+    }
+}
+
+/// Locks are of all pages that a range meets.
+fn whole(at: *const c_void, len: usize) -> To<'static> {
+    let begin = at as usize / PAGE_BYTES * PAGE_BYTES;
+    match (at as usize - begin).checked_add(len) {
+        Some(len) => to(begin as *mut c_void, len),
+        None => To::Kernel,
+    }
+}
+
+/// # Safety
+///
+/// As `mlockall`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    static SAID: Once = Once::new();
+    // All of the arena would be brought into memory.
+    if !never() && arena().is_none_or(|arena| !arena.is_plain()) {
+        SAID.call_once(|| {
+            arena::complain("mlockall is refused: this program's memory is in an arena");
+        });
+        return failed(libc::ENOMEM);
+    }
+    // SAFETY: the caller's word.
+    unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+}
+
+/// # Safety
+///
+/// As `munlockall`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munlockall() -> c_int {
+    if let Some(arena) = arena().filter(|arena| !arena.is_plain()) {
+        arena.let_go(arena.range());
+    }
+    // SAFETY: the caller's word.
+    unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+}
+
+/// # Safety
+///
+/// As `mremap`; the address behind `flags` counts with `MREMAP_FIXED` only.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new_at: *mut c_void,
+) -> *mut c_void {
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    let refused = |errno| {
+        failed(errno);
+        MAP_FAILED
+    };
+    match to(at, old_len) {
+        To::Kernel => {
+            if is_fixed
+                && let Some(bytes) = pages(new_at, new_len)
+                && let Some(arena) = arena_of(&bytes)
+            {
+                arena.lose(bytes);
+            }
+            // SAFETY: the caller's word.
+            unsafe {
+                libc::syscall(libc::SYS_mremap, at, old_len, new_len, flags, new_at) as *mut c_void
+            }
+        }
+        To::Neither => refused(libc::EFAULT),
+        To::Arena(arena, old) => {
+            let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let Some(new_len) = new_len.checked_next_multiple_of(PAGE_BYTES) else {
+                return refused(libc::EINVAL);
+            };
+            if new_len == 0 || flags & !known != 0 || flags == libc::MREMAP_FIXED {
+                return refused(libc::EINVAL);
+            }
+            if !is_fixed && new_len <= old.len() {
+                arena.unmap(old.start + new_len..old.end);
+                return at;
+            }
+            let is_whole = arena.len_at(old.start) == Some(old.len());
+            if !is_fixed && is_whole && arena.resize(old.start, new_len) {
+                return at;
+            }
+            if flags & libc::MREMAP_MAYMOVE == 0 || arena.is_protected(&old) {
+                return refused(libc::ENOMEM);
+            }
+            // SAFETY: the caller's word.
+            unsafe { move_to(arena, old, new_len, is_fixed.then_some(new_at)) }
+        }
+    }
+}
+
+/// Copies a range to a new one, or over what is at that address, and gives it up.
+///
+/// # Safety
+///
+/// As `mremap`.
+unsafe fn move_to(
+    arena: &Arena,
+    old: Range<usize>,
+    new_len: usize,
+    new_at: Option<*mut c_void>,
+) -> *mut c_void {
+    let (new_at, flags) = match new_at {
+        None => (std::ptr::null_mut(), PRIVATE),
+        Some(new_at) => {
+            let is_apart = pages(new_at, new_len)
+                .is_some_and(|new| new.end <= old.start || old.end <= new.start);
+            if !is_apart {
+                failed(libc::EINVAL);
+                return MAP_FAILED;
+            }
+            (new_at, PRIVATE | libc::MAP_FIXED)
+        }
+    };
+    // SAFETY: the caller's word.
+    let new = unsafe { mmap(new_at, new_len, READ_WRITE, flags, -1, 0) };
+    if new != MAP_FAILED {
+        // SAFETY: both have so much, and do not overlap.
+        unsafe { new.copy_from_nonoverlapping(old.start as *const c_void, new_len.min(old.len())) };
+        arena.unmap(old);
+    }
+    new
+}

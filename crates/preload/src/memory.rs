@@ -1,0 +1,257 @@
+//! `malloc` and its kin: large memory from the arena, all else from the C library.
+//!
+//! What it never does: hand to the C library what is the arena's, or the other way.
+//!
+//! *Thread safety*: all of it.
+
+use crate::process::{arena, arena_or_begin};
+use crate::{LEAST_BYTES, failed};
+use libc::{c_int, c_void};
+use nyx_swap::arena::{Arena, Piece};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+
+unsafe extern "C" {
+    fn __libc_malloc(len: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, len: usize) -> *mut c_void;
+    fn __libc_realloc(old: *mut c_void, len: usize) -> *mut c_void;
+    fn __libc_memalign(align: usize, len: usize) -> *mut c_void;
+    fn __libc_free(old: *mut c_void);
+}
+
+/// A multiple of it is what `malloc` gives.
+const ALIGN_BYTES: usize = 16;
+const PAGE_BYTES: usize = 4096;
+
+/// For this library itself.
+struct Own;
+
+#[global_allocator]
+static OWN: Own = Own;
+
+// SAFETY: the C library's functions do what is asked for; none of them calls those below.
+unsafe impl GlobalAlloc for Own {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: any size and any power of two may be asked for.
+        let at = unsafe {
+            match layout.align() {
+                ..=ALIGN_BYTES => __libc_malloc(layout.size()),
+                align => __libc_memalign(align, layout.size()),
+            }
+        };
+        at.cast()
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above; what is written to is what was given.
+        unsafe {
+            if layout.align() <= ALIGN_BYTES {
+                return __libc_calloc(1, layout.size()).cast();
+            }
+            let at = self.alloc(layout);
+            if !at.is_null() {
+                at.write_bytes(0, layout.size());
+            }
+            at
+        }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
+        // SAFETY: it was given by one of the above.
+        unsafe { __libc_free(at.cast()) }
+    }
+}
+
+/// Large memory, where the arena has it.
+fn large(len: usize, align: usize) -> Option<Piece> {
+    if len < LEAST_BYTES {
+        return None;
+    }
+    arena_or_begin()?.allocate(len, align)
+}
+
+/// The arena, where this is memory of it that was given as one; and how much.
+fn of_arena(at: *mut c_void) -> Option<(&'static Arena, usize)> {
+    let arena = arena()?;
+    if !arena.range().contains(&(at as usize)) {
+        return None;
+    }
+    // In a child other memory may be there too.
+    Some((arena, arena.len_at(at as usize)?))
+}
+
+/// # Safety
+///
+/// As `malloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(len: usize) -> *mut c_void {
+    match large(len, ALIGN_BYTES) {
+        Some(piece) => piece.at as *mut c_void,
+        // SAFETY: the caller's word.
+        None => unsafe { __libc_malloc(len) },
+    }
+}
+
+/// # Safety
+///
+/// As `calloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
+    let all = count.checked_mul(len);
+    match all.and_then(|all| large(all, ALIGN_BYTES)) {
+        Some(piece) => zeroed(piece, count * len),
+        // SAFETY: the caller's word.
+        None => unsafe { __libc_calloc(count, len) },
+    }
+}
+
+/// The same memory, as zeros.
+pub(crate) fn zeroed(piece: Piece, len: usize) -> *mut c_void {
+    let at = piece.at as *mut c_void;
+    if !piece.is_zero {
+        // SAFETY: so much was just given, to this thread.
+        unsafe { at.write_bytes(0, len) };
+    }
+    at
+}
+
+/// # Safety
+///
+/// As `free`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(at: *mut c_void) {
+    let Some((arena, _)) = of_arena(at) else {
+        // SAFETY: the caller's word, that it is the C library's or null.
+        return unsafe { __libc_free(at) };
+    };
+    // SAFETY: the address is this thread's. `free` leaves it as it is.
+    let errno = unsafe { *libc::__errno_location() };
+    arena.free(at as usize);
+    failed(errno);
+}
+
+/// # Safety
+///
+/// As `realloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
+    let ours = of_arena(old);
+    if ours.is_none() && (len < LEAST_BYTES || arena_or_begin().is_none()) {
+        // SAFETY: the caller's word.
+        return unsafe { __libc_realloc(old, len) };
+    }
+    if let Some((arena, _)) = ours {
+        if len == 0 {
+            // SAFETY: as above.
+            unsafe { free(old) };
+            return null_mut();
+        }
+        if len >= LEAST_BYTES && arena.resize(old as usize, len) {
+            return old;
+        }
+    }
+    // SAFETY: as above; no more is copied than either has.
+    unsafe {
+        let has = match ours {
+            Some((_, has)) => has,
+            None => malloc_usable_size(old),
+        };
+        let new = malloc(len);
+        if !new.is_null() {
+            new.copy_from_nonoverlapping(old, has.min(len));
+            free(old);
+        }
+        new
+    }
+}
+
+/// # Safety
+///
+/// As `reallocarray`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, len: usize) -> *mut c_void {
+    let Some(all) = count.checked_mul(len) else {
+        failed(libc::ENOMEM);
+        return null_mut();
+    };
+    // SAFETY: the caller's word.
+    unsafe { realloc(old, all) }
+}
+
+/// # Safety
+///
+/// As `memalign`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memalign(align: usize, len: usize) -> *mut c_void {
+    let piece = align.is_power_of_two().then(|| large(len, align)).flatten();
+    match piece {
+        Some(piece) => piece.at as *mut c_void,
+        // SAFETY: the caller's word.
+        None => unsafe { __libc_memalign(align, len) },
+    }
+}
+
+/// # Safety
+///
+/// As `aligned_alloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aligned_alloc(align: usize, len: usize) -> *mut c_void {
+    // SAFETY: the caller's word.
+    unsafe { memalign(align, len) }
+}
+
+/// # Safety
+///
+/// As `posix_memalign`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, len: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's word.
+    let at = unsafe { memalign(align, len) };
+    if at.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: as above.
+    unsafe { into.write(at) };
+    0
+}
+
+/// # Safety
+///
+/// As `valloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn valloc(len: usize) -> *mut c_void {
+    // SAFETY: the caller's word.
+    unsafe { memalign(PAGE_BYTES, len) }
+}
+
+/// # Safety
+///
+/// As `pvalloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pvalloc(len: usize) -> *mut c_void {
+    let Some(len) = len.checked_next_multiple_of(PAGE_BYTES) else {
+        failed(libc::ENOMEM);
+        return null_mut();
+    };
+    // SAFETY: the caller's word.
+    unsafe { memalign(PAGE_BYTES, len) }
+}
+
+/// # Safety
+///
+/// As `malloc_usable_size`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
+    type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
+    static REAL: std::sync::OnceLock<Option<Usable>> = std::sync::OnceLock::new();
+    if let Some((_, len)) = of_arena(at) {
+        return len;
+    }
+    // SAFETY: that is its type.
+    let real = REAL.get_or_init(|| unsafe { crate::process::next(c"malloc_usable_size") });
+    // SAFETY: the caller's word.
+    real.map_or(0, |real| unsafe { real(at) })
+}

@@ -1,0 +1,178 @@
+//! The arena of this process: it begins when the first large memory is wanted, so that the many
+//! small programs that a program starts never have one.
+//!
+//! What it never does: wait for another thread that has it begin; that one's memory is the C
+//! library's meanwhile.
+//!
+//! *Thread safety*: all of it.
+
+use libc::{c_int, c_void};
+use nyx_swap::arena::{self, Arena, ArenaFigures, Forking, Terms};
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{Ordering::AcqRel, Ordering::Release};
+
+/// What has become of it.
+static STAGE: AtomicU8 = AtomicU8::new(NEW);
+const NEW: u8 = 0;
+const BEGINS: u8 = 1;
+/// It is there, or never will be.
+const SETTLED: u8 = 2;
+
+static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The arena, once it is there; it stays as long as the process.
+pub(crate) fn arena() -> Option<&'static Arena> {
+    // SAFETY: it is null, or was leaked by `begin`.
+    unsafe { ARENA.load(Acquire).as_ref() }
+}
+
+/// The same; it begins where it has not.
+pub(crate) fn arena_or_begin() -> Option<&'static Arena> {
+    if STAGE.load(Relaxed) == NEW && STAGE.compare_exchange(NEW, BEGINS, AcqRel, Relaxed).is_ok() {
+        if let Some(arena) = begin() {
+            ARENA.store(Box::leak(Box::new(arena)), Release);
+        }
+        STAGE.store(SETTLED, Release);
+    }
+    arena()
+}
+
+/// None is to begin any more, where none has; whether that is so.
+pub(crate) fn never() -> bool {
+    let _ = STAGE.compare_exchange(NEW, SETTLED, AcqRel, Relaxed);
+    // One that begins just now counts as there.
+    STAGE.load(Relaxed) == SETTLED && arena().is_none()
+}
+
+fn begin() -> Option<Arena> {
+    let terms = match Terms::of_process()? {
+        Ok(terms) => terms,
+        Err(error) => {
+            arena::complain(&format!("{} cannot be read: {error}", arena::TERMS));
+            return None;
+        }
+    };
+    match Arena::new(&terms) {
+        Ok(arena) => {
+            // SAFETY: the function is there as long as this library, which is never unloaded.
+            unsafe { libc::atexit(at_exit) };
+            Some(arena)
+        }
+        Err(error) => {
+            let pid = std::process::id();
+            arena::complain(&format!("process {pid} goes on without an arena: {error}"));
+            if let Some(dir) = &terms.figures {
+                let figures = ArenaFigures {
+                    refused: Some(error.to_string()),
+                    ..ArenaFigures::default()
+                };
+                // It was said above.
+                let _ = figures.write(dir, pid);
+            }
+            None
+        }
+    }
+}
+
+extern "C" fn at_exit() {
+    if let Some(arena) = arena() {
+        arena.tell();
+    }
+}
+
+type Handler = Option<unsafe extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// The C library's function of that name, behind ours.
+///
+/// # Safety
+///
+/// `T` is the type of a pointer to it.
+pub(crate) unsafe fn next<T: Copy>(name: &std::ffi::CStr) -> Option<T> {
+    // SAFETY: the name is one.
+    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    // SAFETY: a pointer to a function is as large as one to data; the caller's word for its type.
+    (!at.is_null()).then(|| unsafe { std::mem::transmute_copy(&at) })
+}
+
+/// Registers ours before any other: it is to be the last before a fork, and the first after it,
+/// since what others do there may use the arena.
+fn register(with: &Register) {
+    static IS_DONE: OnceLock<()> = OnceLock::new();
+    IS_DONE.get_or_init(|| {
+        // SAFETY: the functions are there as long as this library.
+        unsafe {
+            with(
+                Some(before_fork),
+                Some(in_parent),
+                Some(in_child),
+                std::ptr::null_mut(),
+            )
+        };
+    });
+}
+
+/// What `pthread_atfork` calls.
+///
+/// # Safety
+///
+/// As `pthread_atfork`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    dso: *mut c_void,
+) -> c_int {
+    // SAFETY: that is its type.
+    let Some(real) = (unsafe { next::<Register>(c"__register_atfork") }) else {
+        return libc::ENOMEM;
+    };
+    register(&real);
+    // SAFETY: the caller's word.
+    unsafe { real(prepare, parent, child, dso) }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+extern "C" fn constructor() {
+    // SAFETY: that is its type.
+    if let Some(real) = unsafe { next::<Register>(c"__register_atfork") } {
+        register(&real);
+    }
+}
+
+/// The fork that is under way; it holds the arena's lock, so that there is one at a time.
+struct UnderWay(UnsafeCell<Option<Forking<'static>>>);
+
+// SAFETY: it is reached by the thread that forks only, between `before_fork` and what follows it;
+// the lock in it keeps others out of `before_fork`.
+unsafe impl Sync for UnderWay {}
+
+static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
+
+unsafe extern "C" fn before_fork() {
+    if let Some(arena) = arena() {
+        let forking = arena.before_fork();
+        // SAFETY: as above.
+        unsafe { *UNDER_WAY.0.get() = Some(forking) };
+    }
+}
+
+unsafe extern "C" fn in_parent() {
+    // SAFETY: as above.
+    if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
+        forking.in_parent();
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    // SAFETY: as above; the child has one thread.
+    if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
+        forking.in_child();
+    }
+}

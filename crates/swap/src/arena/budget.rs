@@ -1,0 +1,52 @@
+//! How much of a group's limit an arena may have: what the rest of the program leaves.
+//!
+//! What it never does: read a file.
+
+/// The arena has at least this part of the limit; the kernel then swaps what is outside of it.
+const LEAST_ONE_IN: u64 = 8;
+/// This part is left for page cache and the kernel's own.
+const SPARE_ONE_IN: u64 = 16;
+/// And no less than this.
+const SPARE_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes for an arena in a group of so many bytes, of which `memory.stat` is this; none where it
+/// does not say what the program has.
+pub(super) fn of_arena(limit_bytes: u64, stat: &str) -> Option<u64> {
+    let value = |name: &str| {
+        let words = |line: &str| {
+            let (is, value) = line.split_once(' ')?;
+            (is == name).then(|| value.trim().parse::<u64>().ok())?
+        };
+        stat.lines().find_map(words)
+    };
+    // Version 2, or version 1. An arena's own memory is shared memory, which is neither.
+    let others = match value("anon") {
+        Some(anon) => anon + value("kernel").unwrap_or(0),
+        None => value("total_rss").or(value("rss"))?,
+    };
+    let spare = (limit_bytes / SPARE_ONE_IN).max(SPARE_BYTES_MIN);
+    let least = limit_bytes / LEAST_ONE_IN;
+    Some(limit_bytes.saturating_sub(others + spare).max(least))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn an_arena_has_what_the_rest_leaves() {
+        let stat = format!("anon {}\nfile 5\nkernel {}\nshmem 9", 30 * MIB, 10 * MIB);
+        assert_eq!(of_arena(160 * MIB, &stat), Some(110 * MIB));
+        let stat = format!("cache 7\nrss 1\ntotal_cache 7\ntotal_rss {}", 40 * MIB);
+        assert_eq!(of_arena(160 * MIB, &stat), Some(110 * MIB));
+        assert_eq!(of_arena(160 * MIB, "cache 7"), None);
+    }
+
+    #[test]
+    fn it_keeps_a_part_whatever_the_rest_takes() {
+        let stat = format!("anon {}", 200 * MIB);
+        assert_eq!(of_arena(160 * MIB, &stat), Some(20 * MIB));
+    }
+}
