@@ -9,6 +9,7 @@
 use libc::{c_int, c_void};
 use nyx_swap::arena::{self, Arena, ArenaFigures, Forking, Terms};
 use std::cell::UnsafeCell;
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Release};
@@ -46,6 +47,34 @@ pub(crate) fn never() -> bool {
     STAGE.load(Relaxed) == SETTLED && arena().is_none()
 }
 
+/// Where the program's errors go; what is written at once is a line.
+struct Errors;
+
+impl io::Write for Errors {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        arena::complain_from_inside(String::from_utf8_lossy(bytes).trim_end());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What the arena's threads have to say is said where the program says it; they have no standard
+/// error of their own.
+fn say_aloud() {
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .without_time()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+    // Nobody else sets one: this library has its own.
+    let _ = lines.with_writer(|| Errors).try_init();
+    std::panic::set_hook(Box::new(|panic| {
+        arena::complain_from_inside(&panic.to_string());
+    }));
+}
+
 fn begin() -> Option<Arena> {
     let terms = match Terms::of_process()? {
         Ok(terms) => terms,
@@ -54,6 +83,7 @@ fn begin() -> Option<Arena> {
             return None;
         }
     };
+    say_aloud();
     match Arena::new(&terms) {
         Ok(arena) => {
             // SAFETY: the function is there as long as this library, which is never unloaded.

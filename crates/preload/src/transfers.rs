@@ -6,6 +6,8 @@
 //! What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused where
 //! the arena begins.
 //!
+//! A thread may be cancelled in any of them: they are left by unwinding then.
+//!
 //! What it never does: copy; change what a call that is not direct does.
 //!
 //! *Thread safety*: all of it.
@@ -133,17 +135,18 @@ macro_rules! real {
     }};
 }
 
-type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
-type ReadAt = unsafe extern "C" fn(c_int, *mut c_void, usize, off_t) -> isize;
-type ReadInto = unsafe extern "C" fn(c_int, *const iovec, c_int) -> isize;
-type ReadIntoAt = unsafe extern "C" fn(c_int, *const iovec, c_int, off_t) -> isize;
-type ReadIntoAtWith = unsafe extern "C" fn(c_int, *const iovec, c_int, off_t, c_int) -> isize;
+type Read = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize) -> isize;
+type ReadAt = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, off_t) -> isize;
+type ReadInto = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int) -> isize;
+type ReadIntoAt = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t) -> isize;
+type ReadIntoAtWith =
+    unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t, c_int) -> isize;
 
 /// # Safety
 ///
 /// As `read`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(file: c_int, at: *mut c_void, len: usize) -> isize {
+unsafe extern "C-unwind" fn read(file: c_int, at: *mut c_void, len: usize) -> isize {
     let real = real!(c"read", Read);
     // SAFETY: the caller's word.
     one(file, at, len, |at, len, _| unsafe { real(file, at, len) })
@@ -153,7 +156,12 @@ unsafe extern "C" fn read(file: c_int, at: *mut c_void, len: usize) -> isize {
 ///
 /// As `read`, of a buffer of `room` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(file: c_int, at: *mut c_void, len: usize, room: usize) -> isize {
+unsafe extern "C-unwind" fn __read_chk(
+    file: c_int,
+    at: *mut c_void,
+    len: usize,
+    room: usize,
+) -> isize {
     if len > room {
         std::process::abort();
     }
@@ -165,7 +173,12 @@ unsafe extern "C" fn __read_chk(file: c_int, at: *mut c_void, len: usize, room: 
 ///
 /// As `pread`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pread(file: c_int, at: *mut c_void, len: usize, offset: off_t) -> isize {
+unsafe extern "C-unwind" fn pread(
+    file: c_int,
+    at: *mut c_void,
+    len: usize,
+    offset: off_t,
+) -> isize {
     let real = real!(c"pread", ReadAt);
     let read = |at, len, done: usize| {
         // SAFETY: the caller's word.
@@ -178,7 +191,12 @@ unsafe extern "C" fn pread(file: c_int, at: *mut c_void, len: usize, offset: off
 ///
 /// As `pread64`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pread64(file: c_int, at: *mut c_void, len: usize, offset: off_t) -> isize {
+unsafe extern "C-unwind" fn pread64(
+    file: c_int,
+    at: *mut c_void,
+    len: usize,
+    offset: off_t,
+) -> isize {
     // SAFETY: the caller's word.
     unsafe { pread(file, at, len, offset) }
 }
@@ -187,7 +205,7 @@ unsafe extern "C" fn pread64(file: c_int, at: *mut c_void, len: usize, offset: o
 ///
 /// As `pread`, of a buffer of `room` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __pread_chk(
+unsafe extern "C-unwind" fn __pread_chk(
     file: c_int,
     at: *mut c_void,
     len: usize,
@@ -205,7 +223,7 @@ unsafe extern "C" fn __pread_chk(
 ///
 /// As `pread64`, of a buffer of `room` bytes.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __pread64_chk(
+unsafe extern "C-unwind" fn __pread64_chk(
     file: c_int,
     at: *mut c_void,
     len: usize,
@@ -220,7 +238,7 @@ unsafe extern "C" fn __pread64_chk(
 ///
 /// As `readv`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(file: c_int, buffers: *const iovec, count: c_int) -> isize {
+unsafe extern "C-unwind" fn readv(file: c_int, buffers: *const iovec, count: c_int) -> isize {
     let real = real!(c"readv", ReadInto);
     // SAFETY: the caller's word.
     unsafe { several(file, buffers, count, || real(file, buffers, count)) }
@@ -230,7 +248,7 @@ unsafe extern "C" fn readv(file: c_int, buffers: *const iovec, count: c_int) -> 
 ///
 /// As `preadv`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv(
+unsafe extern "C-unwind" fn preadv(
     file: c_int,
     buffers: *const iovec,
     count: c_int,
@@ -245,7 +263,7 @@ unsafe extern "C" fn preadv(
 ///
 /// As `preadv64`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv64(
+unsafe extern "C-unwind" fn preadv64(
     file: c_int,
     buffers: *const iovec,
     count: c_int,
@@ -259,7 +277,7 @@ unsafe extern "C" fn preadv64(
 ///
 /// As `preadv2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv2(
+unsafe extern "C-unwind" fn preadv2(
     file: c_int,
     buffers: *const iovec,
     count: c_int,
@@ -279,7 +297,7 @@ unsafe extern "C" fn preadv2(
 ///
 /// As `preadv64v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv64v2(
+unsafe extern "C-unwind" fn preadv64v2(
     file: c_int,
     buffers: *const iovec,
     count: c_int,

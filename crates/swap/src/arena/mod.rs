@@ -483,7 +483,15 @@ fn unmap(bytes: &Range<usize>) {
     }
 }
 
-/// Writes a line where the program's errors go.
+/// Writes a line where the program's errors go, from a thread of the program.
 pub fn complain(line: &str) {
+    // At once, and past every lock and buffer: this may be a child of `fork`.
+    let line = format!("nyx: {line}\n");
+    // SAFETY: so many bytes lie there.
+    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+}
+
+/// The same, from a thread of the arena.
+pub fn complain_from_inside(line: &str) {
     service::complain(line);
 }

@@ -243,9 +243,10 @@ fn own_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line where the program's errors go, from whatever thread.
+/// Writes a line where the program's errors go, from a thread that has not its descriptors.
 pub(super) fn complain(line: &str) {
-    // Its first thread's descriptors are the program's.
+    // The first thread's descriptors are the program's. Where they may not be opened again, as those
+    // of somebody else, nothing is said.
     if let Ok(mut errors) = OpenOptions::new().append(true).open("/proc/self/fd/2") {
         let _ = errors.write_all(format!("nyx: {line}\n").as_bytes());
     }
