@@ -9,8 +9,8 @@
 //! Each function has the name and the meaning of the C library's, and calls that for what is not
 //! the arena's. Small memory, stacks, code and files are the kernel's as ever.
 //!
-//! What it never does: change what a program computes. Where it cannot be right it is not there: the
-//! arena does not begin, or the call says that it cannot be (docs/swap.md, "Engine P").
+//! What it never does: change what a program computes. Where it cannot be right it is not there:
+//! the arena does not begin, or the call says that it cannot be (docs/swap.md, "Engine P").
 //!
 //! *Thread safety*: all of it, and in children of `fork`. What the library itself needs comes from
 //! the C library's own `malloc`, never from the arena, whose faults it may have to answer.

@@ -11,6 +11,7 @@ use nyx_swap::arena::{Arena, Piece};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 
+// SAFETY: the C library has these for whoever takes the place of `malloc`; such are their types.
 unsafe extern "C" {
     fn __libc_malloc(len: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, len: usize) -> *mut c_void;
@@ -56,6 +57,7 @@ unsafe impl GlobalAlloc for Own {
         }
     }
 
+    // SAFETY: as the trait has it.
     unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
         // SAFETY: it was given by one of the above.
         unsafe { __libc_free(at.cast()) }

@@ -112,6 +112,7 @@ extern "C" fn at_exit() {
     }
 }
 
+// SAFETY: who calls one keeps to what the C library says of it.
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 

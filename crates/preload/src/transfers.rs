@@ -1,10 +1,10 @@
-//! `read` and its kin. Past the page cache (`O_DIRECT`) a device writes into memory while the caller
-//! waits: what is the arena's stays in memory until then, since a page that leaves meanwhile would
-//! leave without what is written.
+//! `read` and its kin. Past the page cache (`O_DIRECT`) a device writes into memory while the
+//! caller waits: what is the arena's stays in memory until then, since a page that leaves meanwhile
+//! would leave without what is written.
 //!
-//! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for that.
-//! What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused where
-//! the arena begins.
+//! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for
+//! that. What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused
+//! where the arena begins.
 //!
 //! A thread may be cancelled in any of them: they are left by unwinding then.
 //!
@@ -135,6 +135,7 @@ macro_rules! real {
     }};
 }
 
+// SAFETY: who calls one keeps to what the C library says of it.
 type Read = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize) -> isize;
 type ReadAt = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, off_t) -> isize;
 type ReadInto = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int) -> isize;

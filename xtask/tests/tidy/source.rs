@@ -20,6 +20,7 @@ const UNSAFE_ROOMS: &[&str] = &[
     "crates/index/",
     "crates/store/",
     "crates/swap/",
+    "crates/preload/",
     // A counting allocator cannot be written without it, and tests what users rely on.
     "crates/engine/tests/no_alloc.rs",
 ];

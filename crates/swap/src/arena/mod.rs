@@ -2,13 +2,13 @@
 //! (Ultraswap sections 3.1 and 3.2).
 //!
 //! ```text
-//! program --malloc, mmap--> preload library (crate nyx-preload) --> Arena: which pages are given away
+//! program --malloc, mmap--> preload library (nyx-preload) --> Arena: which pages are given away
 //!    |                                                                |
 //!    +--touch, system calls--> userfaultfd --> Region (engine L) <----+ free, madvise, mlock, fork
 //! ```
 //!
-//! An [`Arena`] is a [`Region`](crate::region::Region) of which ranges are given away like memory of
-//! `malloc` and private memory of `mmap`, and which behaves as that does.
+//! An [`Arena`] is a [`Region`](crate::region::Region) of which ranges are given away like memory
+//! of `malloc` and private memory of `mmap`, and which behaves as that does.
 //!
 //! * A child of `fork` has a copy, at the same addresses, that is no arena any more (`fork.rs`).
 //! * What the program maps over a part of it (`MAP_FIXED`) is its own, and that part lost.

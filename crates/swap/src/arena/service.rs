@@ -1,8 +1,9 @@
 //! The thread that has an arena's region, and does with it what threads of the program ask for.
 //!
 //! It has a table of file descriptors of its own, as the region's threads have that it starts: a
-//! program that closes what it does not know of (daemons do), lists what it has open, or has as many
-//! as it may, neither harms the arena nor sees it. So no thread of the program may call the region.
+//! program that closes what it does not know of (daemons do), lists what it has open, or has as
+//! many as it may, neither harms the arena nor sees it. So no thread of the program may call the
+//! region.
 //!
 //! While nobody asks, it looks after the limit and writes figures down.
 //!
@@ -245,8 +246,8 @@ fn own_descriptors() -> io::Result<()> {
 
 /// Writes a line where the program's errors go, from a thread that has not its descriptors.
 pub(super) fn complain(line: &str) {
-    // The first thread's descriptors are the program's. Where they may not be opened again, as those
-    // of somebody else, nothing is said.
+    // The first thread's descriptors are the program's. Where they may not be opened again, as
+    // those of somebody else, nothing is said.
     if let Ok(mut errors) = OpenOptions::new().append(true).open("/proc/self/fd/2") {
         let _ = errors.write_all(format!("nyx: {line}\n").as_bytes());
     }

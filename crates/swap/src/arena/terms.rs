@@ -1,5 +1,5 @@
-//! What the launcher and the preload library tell each other: terms, in an environment variable that
-//! every program which the first one starts has too, and figures, in a file for each process.
+//! What the launcher and the preload library tell each other: terms, in an environment variable
+//! that every program which the first one starts has too, and figures, in a file for each process.
 //!
 //! What it never does: more than to write that down and read it.
 
@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The variable that has the terms. A process that has none, or none that can be read, is left as it
-/// is by the preload library.
+/// The variable that has the terms. A process that has none, or none that can be read, is left as
+/// it is by the preload library.
 pub const TERMS: &str = "NYX_SWAP_ARENA";
 /// The preload library's file name; it lies beside the launcher.
 pub const LIBRARY: &str = "libnyx_preload.so";
