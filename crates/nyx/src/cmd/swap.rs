@@ -6,6 +6,8 @@ mod attach;
 mod run;
 mod status;
 
+pub(crate) use status::{Line as Program, programs};
+
 use crate::{Exit, Failure};
 use clap::{Args as ClapArgs, Subcommand};
 use nyx_base::Bytes;

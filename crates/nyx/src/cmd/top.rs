@@ -14,6 +14,7 @@ use crate::top::{self, Server};
   nyx top unix:/run/nyx.sock             behind a unix socket
   nyx top --interval 200ms cache1:11211  a closer look
   NYX_LOGIN=web:secret nyx top           where a login is asked for
+  nyx top --programs                     programs in less memory than they use (nyx swap)
   nyx top --once | sort -k7              one table of the next second, and no more
   nyx top --json | jq '.tenants[] | {name, latency_us_p99}'")]
 pub struct Args {
@@ -22,6 +23,10 @@ pub struct Args {
     address: Address,
     #[command(flatten)]
     server: Server,
+    /// Watch the programs of this machine that run under `nyx swap` instead: memory, faults, how
+    /// long a page takes to come back, stalls, the reclaimer. No server is asked.
+    #[arg(long, conflicts_with_all = ["address", "login"])]
+    programs: bool,
     /// Print one table of the next interval, and end.
     #[arg(long)]
     once: bool,
@@ -32,6 +37,9 @@ pub struct Args {
 
 /// Watches, or prints once.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.programs {
+        return top::programs(&args.server, args.once, args.json);
+    }
     match args.once || args.json {
         true => top::once(&args.server, &args.address, args.json),
         false => top::live(&args.server, &args.address),

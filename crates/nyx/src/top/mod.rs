@@ -7,6 +7,8 @@
 //!
 //! What it never does: change anything on the server.
 //!
+//! [`mod@programs`] is another view, of programs under `nyx swap`, which no server knows of.
+//!
 //! * [`ask`]: the thin end: a connection, four questions, four answers. [`sample`]: one reading.
 //! * [`figures`]: what happened between two readings. [`words`]: figures for people.
 //! * [`table`]: columns and order. [`plain`]: the table as text and JSON.
@@ -20,6 +22,7 @@ mod explain;
 mod figures;
 mod overlay;
 mod plain;
+mod programs;
 mod sample;
 mod screen;
 #[cfg(test)]
@@ -37,7 +40,10 @@ use crate::load::duration;
 use crate::load::report;
 use crate::{Exit, Failure};
 use ask::Asker;
+use crossterm::event::KeyEvent;
 use figures::Board;
+use ratatui::Frame;
+use sample::Sample;
 use serde::Serialize;
 use state::State;
 use std::io::IsTerminal;
@@ -88,15 +94,46 @@ impl Server {
     }
 }
 
+fn on_terminal() -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let message = "there is no terminal to draw on: --once prints one table, --json all figures";
+    Err(Failure::new(Exit::Usage, message))
+}
+
 /// `nyx top` on a terminal.
 pub(crate) fn live(server: &Server, address: &Address) -> Result<(), Failure> {
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        let message =
-            "there is no terminal to draw on: --once prints one table, --json all figures";
-        return Err(Failure::new(Exit::Usage, message));
+    on_terminal()?;
+    let mut state = State::new(address.to_string());
+    let mut asker = server.asker(address);
+    let read = move || asker.sample().map_err(|failure| failure.message);
+    screen::run(read, &mut state, server.interval)
+}
+
+impl screen::Screen for State {
+    type Reading = Sample;
+
+    fn take(&mut self, reading: Result<Sample, String>) {
+        State::take(self, reading);
     }
-    let state = State::new(address.to_string());
-    screen::run(server.asker(address), state, server.interval)
+
+    fn key(&mut self, key: KeyEvent) -> bool {
+        State::key(self, key)
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        view::draw(frame, self);
+    }
+}
+
+/// `nyx top --programs`, on a terminal or once.
+pub(crate) fn programs(server: &Server, is_once: bool, json: bool) -> Result<(), Failure> {
+    if is_once || json {
+        return programs::once(server.interval, json);
+    }
+    on_terminal()?;
+    programs::live(server.interval)
 }
 
 /// `nyx top --once` and `--json`.

@@ -6,12 +6,9 @@
 //!
 //! *Thread safety*: the asking thread shares nothing with the drawing one but a channel.
 
-use super::ask::Asker;
-use super::sample::Sample;
-use super::state::State;
-use super::view;
 use crate::{Exit, Failure};
-use crossterm::event::{self, Event};
+use crossterm::event::{self, Event, KeyEvent};
+use ratatui::Frame;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::sync::Arc;
@@ -22,12 +19,29 @@ use std::time::{Duration, Instant};
 /// How long a key may wait for a look at the other sources.
 const LOOK: Duration = Duration::from_millis(40);
 
-type Reading = Result<Sample, String>;
+/// What is shown of readings.
+pub(crate) trait Screen {
+    /// What one reading is.
+    type Reading: Send + 'static;
+
+    /// One has come, or why it has not.
+    fn take(&mut self, reading: Result<Self::Reading, String>);
+
+    /// A key; true where it is to quit.
+    fn key(&mut self, key: KeyEvent) -> bool;
+
+    /// Draws a frame of what is known.
+    fn draw(&self, frame: &mut Frame<'_>);
+}
 
 /// Runs until somebody quits.
 ///
 /// Errors: exit 71 where the terminal or a thread is not to be had, 74 where it is lost.
-pub(crate) fn run(asker: Asker, mut state: State, interval: Duration) -> Result<(), Failure> {
+pub(crate) fn run<S: Screen>(
+    read: impl FnMut() -> Result<S::Reading, String> + Send + 'static,
+    screen: &mut S,
+    interval: Duration,
+) -> Result<(), Failure> {
     let os = |what: &'static str| {
         move |error: io::Error| Failure::new(Exit::Os, format!("cannot {what}: {error}"))
     };
@@ -40,11 +54,11 @@ pub(crate) fn run(asker: Asker, mut state: State, interval: Duration) -> Result<
     let (running, quit) = channel::<()>();
     let asking = std::thread::Builder::new()
         .name("nyx-top-ask".into())
-        .spawn(move || ask(asker, interval, &readings, &quit))
+        .spawn(move || ask(read, interval, &readings, &quit))
         .map_err(os("start a thread"))?;
     // It takes the terminal, and sees to it that a panic gives it back.
     let mut terminal = ratatui::try_init().map_err(os("use the terminal"))?;
-    let shown = show(&mut terminal, &mut state, &arrived, &stop);
+    let shown = show(&mut terminal, screen, &arrived, &stop);
     ratatui::restore();
     drop(running);
     // A server that does not answer may hold it for some seconds; nobody needs its answer.
@@ -55,11 +69,15 @@ pub(crate) fn run(asker: Asker, mut state: State, interval: Duration) -> Result<
 }
 
 /// Asks once in each interval until the other side is gone.
-fn ask(mut asker: Asker, interval: Duration, to: &Sender<Reading>, quit: &Receiver<()>) {
+fn ask<R>(
+    mut read: impl FnMut() -> Result<R, String>,
+    interval: Duration,
+    to: &Sender<Result<R, String>>,
+    quit: &Receiver<()>,
+) {
     let mut next = Instant::now();
     loop {
-        let reading = asker.sample().map_err(|failure| failure.message);
-        if to.send(reading).is_err() {
+        if to.send(read()).is_err() {
             return;
         }
         next = (next + interval).max(Instant::now());
@@ -70,26 +88,26 @@ fn ask(mut asker: Asker, interval: Duration, to: &Sender<Reading>, quit: &Receiv
     }
 }
 
-fn show(
+fn show<S: Screen>(
     terminal: &mut ratatui::DefaultTerminal,
-    state: &mut State,
-    arrived: &Receiver<Reading>,
+    screen: &mut S,
+    arrived: &Receiver<Result<S::Reading, String>>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let mut changed = true;
     while !stop.load(Relaxed) {
         if changed {
-            terminal.draw(|frame| view::draw(frame, state))?;
+            terminal.draw(|frame| screen.draw(frame))?;
         }
         changed = false;
         if event::poll(LOOK)? {
             match event::read()? {
-                Event::Key(key) if state.key(key) => return Ok(()),
+                Event::Key(key) if screen.key(key) => return Ok(()),
                 _ => changed = true,
             }
         }
         for reading in arrived.try_iter() {
-            state.take(reading);
+            screen.take(reading);
             changed = true;
         }
     }

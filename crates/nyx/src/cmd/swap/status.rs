@@ -25,29 +25,26 @@ pub(super) struct Args {
 }
 
 /// How one program fares.
-#[derive(Debug, serde::Serialize)]
-struct Line {
-    program: Option<u32>,
-    launcher: u32,
-    launcher_runs: bool,
-    limit_bytes: Option<u64>,
-    used_bytes: u64,
-    swapped_bytes: u64,
-    faults: u64,
-    major_faults: u64,
-    inline_reclaims: u64,
-    stalled_s: Option<f64>,
-    swap: Option<std::path::PathBuf>,
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub(crate) struct Line {
+    pub(crate) program: Option<u32>,
+    pub(crate) launcher: u32,
+    pub(crate) launcher_runs: bool,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) used_bytes: u64,
+    pub(crate) swapped_bytes: u64,
+    pub(crate) faults: u64,
+    pub(crate) major_faults: u64,
+    pub(crate) inline_reclaims: u64,
+    pub(crate) stalled_s: Option<f64>,
+    pub(crate) swap: Option<std::path::PathBuf>,
     /// Of the last second; none where nobody tells any more.
-    figures: Option<Figures>,
-    command: Vec<String>,
+    pub(crate) figures: Option<Figures>,
+    pub(crate) command: Vec<String>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let records = Registry::seen()
-        .into_iter()
-        .flat_map(|registry| registry.records());
-    let lines: Vec<Line> = records.filter_map(|record| Line::of(&record)).collect();
+    let lines = programs();
     if args.json {
         for line in &lines {
             println!(
@@ -63,7 +60,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// All that run.
+pub(crate) fn programs() -> Vec<Line> {
+    let records = Registry::seen()
+        .into_iter()
+        .flat_map(|registry| registry.records());
+    records.filter_map(|record| Line::of(&record)).collect()
+}
+
 impl Line {
+    /// Whether both are of one run.
+    pub(crate) fn is_same(&self, other: &Line) -> bool {
+        (self.launcher, self.program) == (other.launcher, other.program)
+    }
+
     /// None where its group is gone.
     fn of(record: &Record) -> Option<Line> {
         let group = Group::at(record.groups.first()?.clone()).ok()?;
