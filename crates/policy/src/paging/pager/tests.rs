@@ -130,6 +130,14 @@ impl World {
             .filter(|&page| self.pager.table.get(page).slot().is_some())
             .count();
         assert_eq!(slots, self.pager.slots_taken() as usize);
+        for page in 0..self.pager.table.pages() {
+            let held = match self.pager.content(page) {
+                Content::Zeros => Some(0),
+                Content::Memory => self.memory[page as usize],
+                Content::Device(slot) => Some(self.device[slot as usize]),
+            };
+            assert_eq!(held, Some(self.truth[page as usize]), "page {page}");
+        }
     }
 
     fn read_done(&mut self, index: usize, is_good: bool) {
