@@ -3,12 +3,15 @@
 //!
 //! What they never do: rest on how long something takes.
 
-use nyx_swap::kernel::{Memory, Plan, Session};
+use nyx_swap::kernel::{Entry, Memory, Plan, Session};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+#[path = "swap/arena.rs"]
+mod arena;
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
 /// The processes of a control group.
@@ -98,6 +101,32 @@ impl Rig {
             .args(command);
         run.current_dir(self.dir.path()).stdin(Stdio::null());
         run
+    }
+
+    /// A run by this process.
+    fn plan(&self) -> Plan {
+        let enter = |entry: &Entry<'_>| {
+            let mut enter = Command::new(NYX);
+            enter.args(["swap", "enter"]);
+            for group in entry.groups {
+                enter.arg("--group").arg(group);
+            }
+            enter.arg("--").args(entry.command);
+            enter
+        };
+        Plan {
+            memory: Some(Memory::Bytes(64 << 20)),
+            source: self.device.parse().unwrap(),
+            area_size: Some(64 << 20),
+            rule: nyx_policy::paging::pool::Rule::Off,
+            oom_waits: false,
+            cpu: None,
+            probe: None,
+            enter,
+            watch: None,
+            is_over: Arc::default(),
+            arena: None,
+        }
     }
 
     /// The program has begun.
@@ -361,8 +390,7 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
     };
     let (launcher, program) = orphan(&rig);
     // Nobody is left to do it at once.
-    let watcher = rig.records()[0]["watcher"]["pid"].as_u64().unwrap();
-    kill("KILL", u32::try_from(watcher).unwrap());
+    kill("KILL", watcher_of(&rig));
     let line = rig.status_of(launcher).unwrap();
     assert_eq!(line["launcher_runs"], false);
     assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
@@ -422,20 +450,46 @@ fn what_a_killed_launcher_left_is_taken_down_by_its_watcher_when_it_has_ended() 
         return;
     };
     let (launcher, program) = orphan(&rig);
+    let watcher = watcher_of(&rig);
     // On version 1 the kernel is to decide at once, since nobody would wake the program.
     let control = groups_of(launcher).into_iter();
     let mut control = control.map(|dir| dir.join("memory.oom_control"));
     if let Some(control) = control.find(|path| path.exists()) {
         let is_left_to_kernel = || {
+            let is_watched = runs(watcher);
             let text = fs::read_to_string(&control).unwrap();
-            text.contains("oom_kill_disable 0").then_some(())
+            let is_done = text.contains("oom_kill_disable 0");
+            assert!(is_watched || is_done, "the watcher {watcher} has ended");
+            is_done.then_some(())
         };
         until("decision by the kernel", is_left_to_kernel);
     }
     assert!(runs(program));
     fs::write(rig.dir.path().join("end"), "").unwrap();
-    until("taking down", || rig.records().is_empty().then_some(()));
+    records_are_gone(&rig, watcher);
     is_clean(&rig, launcher);
+}
+
+/// Who takes down what the only run of a rig made; it runs.
+fn watcher_of(rig: &Rig) -> u32 {
+    let records = rig.records();
+    let watcher = records[0]["watcher"]["pid"].as_u64();
+    let watcher = u32::try_from(watcher.expect("the run has a watcher")).unwrap();
+    assert!(runs(watcher), "the watcher {watcher} does not run");
+    watcher
+}
+
+/// Waits until a watcher has taken all down; fails at once where it has ended without.
+fn records_are_gone(rig: &Rig, watcher: u32) {
+    until("taking down", || {
+        let is_watched = runs(watcher);
+        let is_done = rig.records().is_empty();
+        assert!(
+            is_watched || is_done,
+            "the watcher has ended and left something"
+        );
+        is_done.then_some(())
+    });
 }
 
 #[test]
@@ -574,28 +628,7 @@ fn a_session_that_is_dropped_takes_down_what_it_made() {
     let Some(rig) = rig("a_session_that_is_dropped") else {
         return;
     };
-    let enter = |groups: &[PathBuf], command: &[std::ffi::OsString]| {
-        let mut enter = Command::new(NYX);
-        enter.args(["swap", "enter"]);
-        for group in groups {
-            enter.arg("--group").arg(group);
-        }
-        enter.arg("--").args(command);
-        enter
-    };
-    let plan = Plan {
-        memory: Some(Memory::Bytes(64 << 20)),
-        source: rig.device.parse().unwrap(),
-        area_size: Some(64 << 20),
-        rule: nyx_policy::paging::pool::Rule::Off,
-        oom_waits: false,
-        cpu: None,
-        probe: None,
-        enter,
-        watch: None,
-        is_over: Arc::default(),
-    };
-    let mut session = Session::start(&plan, &["true".into()], |_| {}).unwrap();
+    let mut session = Session::start(&rig.plan(), &["true".into()], |_| {}).unwrap();
     let group = session.group().dir().to_owned();
     session.wait(|| false).unwrap();
     assert!(group.exists());

@@ -45,6 +45,12 @@ pub enum SwapError {
         /// Why.
         reason: String,
     },
+    /// A program cannot have an arena here, or its arena would not be right.
+    #[error("the program cannot page for itself (engine uffd): {reason}")]
+    NoArena {
+        /// Why.
+        reason: String,
+    },
     /// It was to end before the program had begun.
     #[error("ended while it was set up: all that was made is taken down")]
     Interrupted,

@@ -3,6 +3,7 @@
 //! What it never does: set anything up itself (`nyx-swap` does).
 
 mod attach;
+mod program;
 mod run;
 mod status;
 
@@ -14,9 +15,10 @@ use nyx_base::Bytes;
 use nyx_policy::paging::budget::BUDGET_BYTES_MIN;
 use nyx_policy::paging::pool::Rule;
 use nyx_swap::SwapError;
-use nyx_swap::kernel::{self, Memory, Residue, Source};
-use std::ffi::OsString;
+use nyx_swap::kernel::{self, Entry, Memory, Residue, Source};
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -54,6 +56,9 @@ enum Action {
         /// A group's directory.
         #[arg(long)]
         group: Vec<PathBuf>,
+        /// A variable of the command, and its value: NAME=VALUE.
+        #[arg(long)]
+        variable: Vec<OsString>,
         /// End with the process that started this one.
         #[arg(long)]
         end_with_launcher: bool,
@@ -86,9 +91,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Action::Attach(args) => attach::run(args),
         Action::Enter {
             group,
+            variable,
             end_with_launcher,
             command,
-        } => Err(enter(&group, end_with_launcher, &command)),
+        } => {
+            let variables: Vec<_> = variable.iter().filter_map(|text| name_of(text)).collect();
+            let entry = Entry {
+                groups: &group,
+                variables: &variables,
+                command: &command,
+            };
+            Err(enter(&entry, end_with_launcher))
+        }
         Action::Watch { record } => {
             // The next run tells what could not be.
             let _ = kernel::watch(&record, &mut io::stdin().lock());
@@ -106,13 +120,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
 const NOT_FOUND: i32 = 127;
 const NOT_RUNNABLE: i32 = 126;
 
-fn enter(groups: &[PathBuf], ends_with_launcher: bool, command: &[OsString]) -> Failure {
+/// A variable and its value.
+fn name_of(text: &OsStr) -> Option<(OsString, OsString)> {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let [name, value] = [&bytes[..at], &bytes[at + 1..]].map(OsStr::from_bytes);
+    Some((name.to_owned(), value.to_owned()))
+}
+
+fn enter(entry: &Entry<'_>, ends_with_launcher: bool) -> Failure {
     use rustix::process::{Signal, set_parent_process_death_signal};
     if ends_with_launcher {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
-    let error = kernel::enter(groups, command);
-    let program = command.first().map(|word| word.to_string_lossy());
+    let error = kernel::enter(entry);
+    let program = entry.command.first().map(|word| word.to_string_lossy());
     eprintln!("nyx: cannot run {}: {error}", program.unwrap_or_default());
     std::process::exit(match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
@@ -121,8 +143,8 @@ fn enter(groups: &[PathBuf], ends_with_launcher: bool, command: &[OsString]) -> 
 }
 
 /// This binary again, as what enters groups and becomes a command.
-fn entering(groups: &[PathBuf], command: &[OsString]) -> Command {
-    entering_with(&[], groups, command)
+fn entering(entry: &Entry<'_>) -> Command {
+    entering_with(&[], entry)
 }
 
 /// This binary again, as what takes down where this process is killed.
@@ -132,13 +154,20 @@ fn watching(record: &Path) -> Command {
     watch
 }
 
-fn entering_with(flags: &[&str], groups: &[PathBuf], command: &[OsString]) -> Command {
+fn entering_with(flags: &[&str], entry: &Entry<'_>) -> Command {
     let mut enter = Command::new("/proc/self/exe");
     enter.args(["swap", "enter"]).args(flags);
-    for group in groups {
+    for group in entry.groups {
         enter.arg("--group").arg(group);
     }
-    enter.arg("--").args(command);
+    // Not in its own environment: they are the command's, and the library is not for this binary.
+    for (name, value) in entry.variables {
+        let mut text = name.clone();
+        text.push("=");
+        text.push(value);
+        enter.arg("--variable").arg(text);
+    }
+    enter.arg("--").args(entry.command);
     enter
 }
 
@@ -158,9 +187,9 @@ struct Terms {
     device_size: Option<u64>,
     /// How much is kept free, so that the program need not reclaim for itself: `auto` for as much
     /// as it takes until more is freed, a percentage of the limit, `paper` for 30 % of it, `off`
-    /// for the kernel alone.
-    #[arg(long, value_name = "RULE", default_value = "auto", value_parser = pool)]
-    pool: Rule,
+    /// for the kernel alone [default: auto; with --engine uffd off].
+    #[arg(long, value_name = "RULE", value_parser = pool)]
+    pool: Option<Rule>,
     /// The CPU of the reclaimer [default: the last one that may be used].
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -273,6 +302,7 @@ impl From<SwapError> for Failure {
             SwapError::NoController
             | SwapError::NoGroup(_)
             | SwapError::NoSwap
+            | SwapError::NoArena { .. }
             | SwapError::Untold { .. } => Exit::Unavailable,
             _ => Exit::Os,
         };

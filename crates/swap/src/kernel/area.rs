@@ -172,14 +172,11 @@ fn create(path: &Path) -> Result<File, SwapError> {
     file.trying("make", path)
 }
 
-/// Gives a new file that size, or that of half of what is free, but no more than the machine has
-/// memory.
+/// Gives a new file that size, or [`bytes_on_disk`].
 fn fill(path: &Path, size: Option<u64>, uuid: [u8; UUID_BYTES]) -> Result<(), SwapError> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let parent = parent.unwrap_or(Path::new("."));
-    let free = statvfs(parent).trying("look at the disk of", path)?;
-    let free = free.f_bavail * free.f_frsize;
-    let size = size.unwrap_or_else(|| memory_of_machine().min(free / FREE_ONE_IN));
+    let size = size.map_or_else(|| bytes_on_disk(parent), Ok)?;
     let size = size / PAGE_BYTES * PAGE_BYTES;
     let file = OpenOptions::new()
         .write(true)
@@ -187,6 +184,13 @@ fn fill(path: &Path, size: Option<u64>, uuid: [u8; UUID_BYTES]) -> Result<(), Sw
         .trying("open", path)?;
     fallocate(&file, FallocateFlags::empty(), 0, size).trying("reserve the space of", path)?;
     format(path, size, uuid)
+}
+
+/// Half of what is free on a directory's disk, but no more than the machine has memory.
+pub(super) fn bytes_on_disk(dir: &Path) -> Result<u64, SwapError> {
+    let free = statvfs(dir).trying("look at the disk of", dir)?;
+    let free = free.f_bavail * free.f_frsize;
+    Ok(memory_of_machine().min(free / FREE_ONE_IN))
 }
 
 fn new_uuid() -> Result<[u8; UUID_BYTES], SwapError> {
@@ -261,7 +265,7 @@ fn check(path: &Path) -> Result<(), SwapError> {
     })
 }
 
-fn device_bytes(path: &Path) -> Result<u64, SwapError> {
+pub(super) fn device_bytes(path: &Path) -> Result<u64, SwapError> {
     let mut file = File::open(path).trying("open", path)?;
     io::Seek::seek(&mut file, io::SeekFrom::End(0)).trying("measure", path)
 }

@@ -11,6 +11,7 @@
 //! * [`Area`]: swap on a file, a block device or zram.
 //! * [`Record`]: what a run made, so that the next one takes it down where nobody did.
 //! * [`Session`]: all of it together: a program from its start to its report.
+//! * [`Arena`]: what a program gets that pages for itself (engine `uffd`), in such a session too.
 //!
 //! What it never does: touch the program's memory, or its code. It needs no help from the program
 //! and can do it no harm.
@@ -20,6 +21,7 @@
 mod area;
 mod group;
 mod hierarchy;
+mod preload;
 mod probe;
 mod reclaimer;
 mod record;
@@ -32,28 +34,30 @@ mod zram;
 pub use area::{Area, Source};
 pub use group::{Counts, Group};
 pub use hierarchy::{Hierarchy, Version};
+pub use preload::Arena;
 pub use probe::{ProbeReport, probe};
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
 pub use record::{OwnArea, OwnFile, Process, Record, Registry, Residue, Uses, watch};
 pub use report::{Figures, Report};
-pub use session::{Memory, Plan, Probe, Remote, Session};
+pub use session::{Entry, Memory, Plan, Probe, Remote, Session};
+pub use zram::Zram;
 
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
-/// Puts this process into groups and becomes `command`: returns only where that fails.
-pub fn enter(groups: &[PathBuf], command: &[OsString]) -> io::Error {
+/// Puts this process into groups and becomes the command: returns only where that fails.
+pub fn enter(entry: &Entry<'_>) -> io::Error {
     let own = std::process::id().to_string();
-    for group in groups {
+    for group in entry.groups {
         if let Err(error) = std::fs::write(group.join("cgroup.procs"), &own) {
             return error;
         }
     }
-    let Some((program, arguments)) = command.split_first() else {
+    let Some((program, arguments)) = entry.command.split_first() else {
         return io::ErrorKind::InvalidInput.into();
     };
-    Command::new(program).args(arguments).exec()
+    let variables = entry.variables.iter();
+    let variables = variables.map(|(name, value)| (name, value));
+    Command::new(program).args(arguments).envs(variables).exec()
 }

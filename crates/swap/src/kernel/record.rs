@@ -14,6 +14,7 @@ use super::group::{Group, UNLIMITED, processes_below, with_below};
 use super::report::Figures;
 use super::table;
 use super::zram::Zram;
+use crate::arena::ArenaFigures;
 use crate::error::{SwapError, Trying};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -262,6 +263,16 @@ impl Record {
         &self.path
     }
 
+    /// The directory in which processes with an arena keep their figures. It goes with the record.
+    pub(super) fn arena_dir(&self) -> PathBuf {
+        self.path.with_extension("arena")
+    }
+
+    /// What arenas of its processes did; none where none did anything.
+    pub fn arena(&self) -> Option<ArenaFigures> {
+        ArenaFigures::read_all(&self.arena_dir())
+    }
+
     /// What is written there now: others may have handed it an area. Under the registry's lock.
     pub(super) fn again(&self) -> Record {
         Record::read(&self.path).unwrap_or_else(|| self.clone())
@@ -321,7 +332,7 @@ impl Record {
         let saved = match left.is_empty() {
             true => {
                 Figures::remove(self);
-                remove_file(&self.path)
+                remove_tree(&self.arena_dir()).and_then(|()| remove_file(&self.path))
             }
             false => rest.save(),
         };
@@ -520,6 +531,10 @@ fn turn_off(path: &Path) -> Result<(), SwapError> {
 
 fn remove_file(path: &Path) -> Result<(), SwapError> {
     gone(fs::remove_file(path)).trying("remove", path)
+}
+
+fn remove_tree(path: &Path) -> Result<(), SwapError> {
+    gone(fs::remove_dir_all(path)).trying("remove", path)
 }
 
 /// What is not there need not be removed.

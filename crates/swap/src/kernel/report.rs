@@ -8,6 +8,7 @@ use super::hierarchy::Version;
 use super::probe::ProbeReport;
 use super::reclaimer::Reclaimed;
 use super::record::Record;
+use crate::arena::ArenaFigures;
 use nyx_base::{Bytes, Nanos};
 use nyx_policy::paging::pool::Rule;
 use std::fmt;
@@ -31,6 +32,7 @@ pub(super) struct Outcome {
     pub(super) area: Area,
     pub(super) reclaimed: Reclaimed,
     pub(super) probe: Option<ProbeReport>,
+    pub(super) arena: Option<ArenaFigures>,
 }
 
 /// What only the launcher knows of a program that runs. It is written beside the record each
@@ -124,6 +126,8 @@ pub struct Report {
     pub touches: Option<ProbeReport>,
     /// Processes that were killed for want of memory and swap.
     pub oom_kills: u64,
+    /// What arenas did, of all processes that had one; none with engine `kernel`.
+    pub arena: Option<ArenaFigures>,
 }
 
 impl Report {
@@ -160,6 +164,7 @@ impl Report {
             slowdown,
             touches: outcome.probe.filter(|probe| probe.samples > 0),
             oom_kills: counts.oom_kills,
+            arena: outcome.arena,
         }
     }
 }
@@ -200,6 +205,9 @@ impl fmt::Display for Report {
             self.show_touches(f, touches)?;
         }
         self.show_reclaim(f)?;
+        if let Some(arena) = &self.arena {
+            show_arena(f, arena)?;
+        }
         if let (Some(stalled), Some(slowdown)) = (self.stalled_s, self.slowdown) {
             let percent = slowdown * 100.0;
             writeln!(
@@ -257,5 +265,96 @@ impl Report {
             Some(cpu) => writeln!(f, " {cpu}"),
             None => writeln!(f),
         }
+    }
+}
+
+/// What the program did for itself, beside what the kernel counts above.
+fn show_arena(f: &mut fmt::Formatter<'_>, arena: &ArenaFigures) -> fmt::Result {
+    match arena.processes {
+        0 => writeln!(f, "  arena      no process had one")?,
+        processes => {
+            let times = match arena.major_faults + arena.minor_faults {
+                0 => String::new(),
+                _ => format!(
+                    ", P50 {}, P99 {} to an answer",
+                    Nanos(arena.p50_ns),
+                    Nanos(arena.p99_ns)
+                ),
+            };
+            writeln!(
+                f,
+                "  arena      of {processes} processes: faults {} major, {} minor{times}",
+                arena.major_faults, arena.minor_faults
+            )?;
+            writeln!(
+                f,
+                "             {} inline reclaims; pages {} read ahead, {} written; pager {:.2} s \
+                 of CPU, in that of the program",
+                arena.inline_reclaims,
+                arena.ahead_pages,
+                arena.written_pages,
+                Nanos(arena.cpu_ns).as_secs_f64()
+            )?;
+        }
+    }
+    if arena.failed > 0 {
+        writeln!(f, "  failed     {} faults of it gave SIGBUS", arena.failed)?;
+    }
+    match &arena.refused {
+        Some(reason) => writeln!(f, "  refused    a process ran without arena: {reason}"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(arena: ArenaFigures) -> String {
+        struct Shown(ArenaFigures);
+        impl fmt::Display for Shown {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                show_arena(f, &self.0)
+            }
+        }
+        Shown(arena).to_string()
+    }
+
+    #[test]
+    fn an_arena_is_shown_with_what_it_did_and_who_went_without() {
+        let arena = ArenaFigures {
+            processes: 2,
+            refused: Some("no userfaultfd".to_owned()),
+            major_faults: 31,
+            minor_faults: 32,
+            ahead_pages: 33,
+            written_pages: 34,
+            inline_reclaims: 35,
+            failed: 36,
+            forks: 0,
+            cpu_ns: 1_250_000_000,
+            p50_ns: 5_000,
+            p99_ns: 70_000,
+        };
+        let text = shown(arena.clone());
+        for part in [
+            "of 2 processes",
+            "31 major, 32 minor",
+            "P50 5000 ns, P99 70.0 us",
+            "35 inline reclaims",
+            "33 read ahead, 34 written",
+            "1.25 s of CPU",
+            "36 faults of it gave SIGBUS",
+            "a process ran without arena: no userfaultfd",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let none = shown(ArenaFigures::default());
+        assert_eq!(none, "  arena      no process had one\n");
+        let idle = ArenaFigures {
+            processes: 1,
+            ..ArenaFigures::default()
+        };
+        assert!(!shown(idle).contains("P50"), "nothing was measured");
     }
 }

@@ -10,6 +10,7 @@
 use super::area::{Area, Source};
 use super::group::{Counts, Group, UNLIMITED};
 use super::hierarchy::{Hierarchy, Version};
+use super::preload::{Arena, Preload};
 use super::probe::ProbeReport;
 use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
 use super::record::{Lock, Process, Record, Registry, Residue};
@@ -68,13 +69,27 @@ pub struct Plan {
     pub cpu: Option<usize>,
     /// A page on swap is touched so often to see how long that takes; none for never.
     pub probe: Option<Probe>,
-    /// Makes the command that enters these groups, and is then the command that follows.
-    pub enter: fn(&[PathBuf], &[OsString]) -> Command,
+    /// Makes the command that calls [`super::enter`].
+    pub enter: fn(&Entry<'_>) -> Command,
     /// Makes the command that calls [`super::watch`] for this record, at the end of a pipe; none
     /// leaves it to the next run to take down what is left where this process is killed.
     pub watch: Option<fn(&Path) -> Command>,
     /// Nothing is begun any more where this is set before the program is.
     pub is_over: Arc<AtomicBool>,
+    /// The program pages for itself as far as this goes; none leaves all to the kernel. Not for
+    /// [`Session::attach`].
+    pub arena: Option<Arena>,
+}
+
+/// What enters groups, and what it is then.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The groups' directories.
+    pub groups: &'a [PathBuf],
+    /// Variables that the command gets beyond those of this process.
+    pub variables: &'a [(OsString, OsString)],
+    /// The command.
+    pub command: &'a [OsString],
 }
 
 /// How touches are measured.
@@ -101,6 +116,7 @@ pub struct Session {
     peaks: Peaks,
     watcher: Option<Watcher>,
     told: Option<Instant>,
+    has_arena: bool,
     is_finished: bool,
 }
 
@@ -136,8 +152,11 @@ impl Session {
         command: &[OsString],
         told: impl FnMut(&Residue),
     ) -> Result<Session, SwapError> {
-        // Where no program can be limited nothing is made at all.
+        // Where no program can be limited nothing is made at all, nor where it can have no arena.
         let hierarchy = Hierarchy::find()?;
+        let arena = plan.arena.as_ref();
+        let arena = arena.map(|arena| Preload::check(arena, plan.memory));
+        let arena = arena.transpose()?;
         let registry = Registry::open()?;
         let lock = registry.lock_unless(&plan.is_over)?;
         registry.take_down_orphans(&lock).iter().for_each(told);
@@ -154,18 +173,29 @@ impl Session {
             group.set_limit(Some(bytes))?;
         }
         let dirs: Vec<PathBuf> = group.dirs().map(Path::to_owned).collect();
+        let entry = |command, variables| {
+            (plan.enter)(&Entry {
+                groups: &dirs,
+                variables,
+                command,
+            })
+        };
         let probe = plan.probe.as_ref();
-        let probe = probe.map(|probe| Prober::start((plan.enter)(&dirs, &probe.command)));
+        let probe = probe.map(|probe| Prober::start(entry(&probe.command, &[])));
         let probe = probe.transpose()?;
+        let variables = arena.as_ref();
+        let variables = variables.map(|arena| arena.variables(&group, &setup.record));
+        let variables = variables.transpose()?.unwrap_or_default();
         let watcher = setup.watch(plan)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         goes_on(plan)?;
         let began = Instant::now();
-        let program = setup.begin((plan.enter)(&dirs, command))?;
+        let program = setup.begin(entry(command, &variables))?;
         let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
         Ok(session.with(|session| {
             session.probe = probe;
             session.began = began;
+            session.has_arena = arena.is_some();
             session.watcher = watcher;
         }))
     }
@@ -259,6 +289,7 @@ impl Session {
             peaks: Peaks::default(),
             watcher: None,
             told: None,
+            has_arena: false,
             is_finished: false,
         }
     }
@@ -348,6 +379,9 @@ impl Session {
             area: self.area.clone(),
             reclaimed: reclaimed.unwrap_or_default(),
             probe: self.probe.take().map(|probe| probe.touches()),
+            arena: self
+                .has_arena
+                .then(|| self.record.arena().unwrap_or_default()),
         };
         (Report::of(outcome), self.take_down())
     }

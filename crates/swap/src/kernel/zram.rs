@@ -26,9 +26,10 @@ pub struct Zram {
 }
 
 impl Zram {
-    /// One of so many bytes. The lock keeps only runs with the same records apart: another may take
-    /// a device after it was found unused, and what was set first holds.
-    pub(super) fn take(size: u64) -> Result<Zram, SwapError> {
+    /// One of so many bytes, with the algorithm that swap gets. A registry's lock keeps only runs
+    /// with the same records apart: another may take a device after it was found unused, and what
+    /// was set first holds.
+    pub fn take(size: u64) -> Result<Zram, SwapError> {
         let mut tries = 0;
         loop {
             let zram = Zram::find()?;
@@ -94,7 +95,7 @@ impl Zram {
     }
 
     /// Gives up what is in it, and the device where it is new. It is not in use any more.
-    pub(super) fn take_down(&self) -> Result<(), SwapError> {
+    pub fn take_down(&self) -> Result<(), SwapError> {
         if !self.attribute("reset").exists() {
             return Ok(());
         }
@@ -108,7 +109,7 @@ impl Zram {
     }
 
     /// The device.
-    pub(super) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/zram{}", self.number))
     }
 

@@ -59,6 +59,16 @@ use std::sync::atomic::Ordering::Release;
 use std::thread::JoinHandle;
 use uffd::PAGE_BYTES;
 
+/// Whether this process may have a region whose memory system calls may be given too: what is
+/// missing, as an error.
+///
+/// # Errors
+///
+/// [`RegionError::NoUserfaultfd`].
+pub fn probe() -> Result<(), RegionError> {
+    uffd::Uffd::new(false).map(drop)
+}
+
 /// Pages in memory at least: an instruction may need several at once.
 const LIMIT_PAGES_MIN: u32 = 16;
 /// Threads that answer faults, at most.

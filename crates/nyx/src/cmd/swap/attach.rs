@@ -3,6 +3,7 @@
 use super::run::write;
 use super::{MemoryArg, Terms, entering, memory, tell, watching};
 use crate::{Exit, Failure};
+use nyx_policy::paging::pool::Rule;
 use nyx_swap::kernel::{Plan, Session};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
@@ -36,13 +37,14 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         memory: args.memory.map(|memory| args.terms.memory(memory)),
         source: args.terms.source(),
         area_size: args.terms.device_size,
-        rule: args.terms.pool,
+        rule: args.terms.pool.unwrap_or(Rule::Demand),
         oom_waits: false,
         cpu: args.terms.cpu,
         probe: None,
         enter: entering,
         watch: Some(watching),
         is_over: Arc::default(),
+        arena: None,
     };
     let is_over = &plan.is_over;
     for signal in [SIGINT, SIGTERM] {

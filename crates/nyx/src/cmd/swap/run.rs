@@ -1,9 +1,12 @@
 //! `nyx swap run`: a program, from its start to its report.
 
-use super::{MemoryArg, Terms, entering, entering_with, memory, tell, watching};
+use super::program::{self, Unreachable};
+use super::{MemoryArg, NOT_FOUND, NOT_RUNNABLE, Terms};
+use super::{entering, entering_with, memory, tell, watching};
 use crate::{Exit, Failure};
+use nyx_policy::paging::pool::Rule;
 use nyx_swap::SwapError;
-use nyx_swap::kernel::{Plan, Probe, Report, Session};
+use nyx_swap::kernel::{Arena, Entry, Plan, Probe, Report, Session, Source};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
@@ -11,6 +14,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Origin, Process};
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -28,6 +32,7 @@ use std::thread;
   nyx swap run --memory 512M --device /var/tmp/swap -- ./server --threads 8
   nyx swap run --memory auto --max-slowdown 5% -- ./batch-job
   nyx swap run --memory 512M --pool off -- ./job       the kernel alone, to compare
+  nyx swap run --memory 2G --device /var/tmp/swap --engine uffd -- ./job
 
 Ends with the program's exit code, or 128 and the number of the signal that ended it; 126 and 127
 as a shell has them. SIGTERM and SIGHUP go on to the program. What it started and left behind is
@@ -39,9 +44,17 @@ pub(super) struct Args {
     /// `auto`: as little as slows it down by --max-slowdown.
     #[arg(long, short, value_name = "SIZE|PERCENT|auto", value_parser = memory)]
     memory: MemoryArg,
-    /// Who pages: the kernel's own swap, for any program.
-    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = ["auto", "kernel"])]
-    engine: String,
+    /// Who pages. `kernel`: the kernel's own swap, for any program. `uffd`: the program itself, for
+    /// what it has by large `malloc` and `mmap`, through a library that is loaded before its own;
+    /// all else goes to swap as ever. It is refused, with the reason, where that cannot be right,
+    /// as for static programs. `auto` takes `kernel`, the safe one.
+    #[arg(long, value_enum, value_name = "ENGINE", default_value = "auto")]
+    engine: Engine,
+    /// Where pages go with --engine uffd: a directory, in which there is a file without a name
+    /// then, or a block device, which is overwritten. An arena is as long as --device-size says
+    /// [default: the directory of --device, where that is a file; else /var/tmp].
+    #[arg(long, value_name = "DIR|DEVICE")]
+    pages: Option<PathBuf>,
     #[command(flatten)]
     terms: Terms,
     /// What becomes of the program where the kernel finds nothing to reclaim just now, since all is
@@ -64,15 +77,33 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
+/// `--engine`.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "lower")]
+enum Engine {
+    Auto,
+    Kernel,
+    Uffd,
+}
+
+/// Where pages go that have no better place: not to memory, as in `/tmp` they may.
+const PAGES: &str = "/var/tmp";
 /// A page on swap is touched so often.
 const PROBE_EVERY_MS: u32 = 20;
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
+    let arena = args.arena()?;
+    // With an arena the program keeps memory free for itself.
+    let rule = if arena.is_some() {
+        Rule::Off
+    } else {
+        Rule::Demand
+    };
     let plan = Plan {
         memory: Some(args.terms.memory(args.memory)),
         source: args.terms.source(),
         area_size: args.terms.device_size,
-        rule: args.terms.pool,
+        rule: args.terms.pool.unwrap_or(rule),
         oom_waits: args.oom == "wait",
         cpu: args.terms.cpu,
         probe: (!args.no_probe).then(prober).transpose()?,
@@ -82,6 +113,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         },
         watch: Some(watching),
         is_over: Arc::default(),
+        arena,
     };
     // Before anything is made: a signal that comes meanwhile ends this, and what was made goes.
     let (signals, ended_by) = (signals()?, end_by(&plan.is_over)?);
@@ -110,6 +142,50 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     std::process::exit(report.status.map_or(0, code));
 }
 
+impl Args {
+    /// What the program gets so that it pages for itself; ends this process as a shell does where
+    /// there is no such program.
+    fn arena(&self) -> Result<Option<Arena>, Failure> {
+        if self.engine != Engine::Uffd {
+            return match &self.pages {
+                None => Ok(None),
+                Some(_) => Err(Failure::usage("--pages is for --engine uffd")),
+            };
+        }
+        let command = self.command.first().expect("clap has seen to one");
+        match program::check(command) {
+            Ok(()) => {}
+            Err(error @ Unreachable::Ignored { .. }) => {
+                return Err(Failure::new(Exit::Unavailable, error.to_string()));
+            }
+            Err(error) => {
+                eprintln!("nyx: {error}");
+                let is_there = matches!(error, Unreachable::NotRunnable(..));
+                std::process::exit(if is_there { NOT_RUNNABLE } else { NOT_FOUND });
+            }
+        }
+        Ok(Some(Arena {
+            library: Arena::library()?,
+            pages: self.pages(),
+            len_bytes: self.terms.device_size,
+        }))
+    }
+
+    fn pages(&self) -> PathBuf {
+        let beside = match &self.terms.device {
+            Some(Source::Path(path)) if !is_block_device(path) => path.parent(),
+            _ => Some(Path::new(PAGES)),
+        };
+        let beside = beside.filter(|dir| !dir.as_os_str().is_empty());
+        let given = self.pages.as_deref().or(beside);
+        given.unwrap_or(Path::new(".")).to_owned()
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device())
+}
+
 /// Writes a report as JSON.
 pub(super) fn write(path: &Path, report: &Report) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(report).expect("a report can be written");
@@ -134,8 +210,8 @@ fn prober() -> Result<Probe, Failure> {
     })
 }
 
-fn entering_to_end(groups: &[PathBuf], command: &[OsString]) -> Command {
-    entering_with(&["--end-with-launcher"], groups, command)
+fn entering_to_end(entry: &Entry<'_>) -> Command {
+    entering_with(&["--end-with-launcher"], entry)
 }
 
 fn signals() -> Result<SignalsInfo<WithOrigin>, Failure> {

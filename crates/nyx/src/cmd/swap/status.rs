@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use nyx_base::Bytes;
+use nyx_swap::arena::ArenaFigures;
 use nyx_swap::kernel::{Figures, Group, Record, Registry};
 use std::fmt::Write;
 
@@ -40,6 +41,8 @@ pub(crate) struct Line {
     pub(crate) swap: Option<std::path::PathBuf>,
     /// Of the last second; none where nobody tells any more.
     pub(crate) figures: Option<Figures>,
+    /// Of processes that page for themselves; none where none does.
+    pub(crate) arena: Option<ArenaFigures>,
     pub(crate) command: Vec<String>,
 }
 
@@ -92,6 +95,7 @@ impl Line {
             stalled_s: counts.stalled.map(|stalled| stalled.as_secs_f64()),
             swap: record.areas.first().map(|area| area.path.clone()),
             figures: Figures::read(record),
+            arena: record.arena(),
             command: record.command.clone(),
         })
     }
@@ -106,7 +110,7 @@ type Metric = (
 );
 
 /// Seconds and bytes, as Prometheus has them.
-const METRICS: [Metric; 12] = [
+const METRICS: [Metric; 17] = [
     ("resident_bytes", "gauge", "Bytes in memory.", |line| {
         Some(line.used_bytes as f64)
     }),
@@ -170,6 +174,58 @@ const METRICS: [Metric; 12] = [
         "Swapped pages of its own that the probe touched.",
         |line| Some(line.figures?.touches?.samples as f64),
     ),
+    (
+        "arena_major_faults_total",
+        "counter",
+        "Faults of processes that page for themselves, which waited for a device.",
+        |line| Some(line.arena.as_ref()?.major_faults as f64),
+    ),
+    (
+        "arena_minor_faults_total",
+        "counter",
+        "Faults of processes that page for themselves, which waited for none.",
+        |line| Some(line.arena.as_ref()?.minor_faults as f64),
+    ),
+    (
+        "arena_inline_reclaims_total",
+        "counter",
+        "How often such a fault had to reclaim.",
+        |line| Some(line.arena.as_ref()?.inline_reclaims as f64),
+    ),
+    (
+        "arena_written_pages_total",
+        "counter",
+        "Pages that such processes wrote to their device.",
+        |line| Some(line.arena.as_ref()?.written_pages as f64),
+    ),
+    (
+        "arena_cpu_seconds_total",
+        "counter",
+        "CPU time of such processes' pagers, which is in that of the programs.",
+        |line| Some(line.arena.as_ref()?.cpu_ns as f64 / 1e9),
+    ),
+];
+
+/// What a time is called, what it says, and its median and 99th percentile in nanoseconds.
+type Time = (&'static str, &'static str, fn(&Line) -> Option<[u64; 2]>);
+
+const TIMES: [Time; 2] = [
+    (
+        "in_seconds",
+        "How long a touch of a swapped page took.",
+        |line| {
+            let touches = line.figures?.touches?;
+            Some([touches.p50_ns, touches.p99_ns])
+        },
+    ),
+    (
+        "arena_fault_seconds",
+        "How long faults waited for their answer in a process that pages for itself.",
+        |line| {
+            let arena = line.arena.as_ref()?;
+            Some([arena.p50_ns, arena.p99_ns])
+        },
+    ),
 ];
 
 /// The text format of Prometheus, version 0.0.4.
@@ -184,23 +240,20 @@ fn metrics(lines: &[Line]) -> String {
             }
         }
     }
-    let name = "swap_in_seconds";
-    let _ = writeln!(
-        text,
-        "# HELP nyx_{name} How long a touch of a swapped page took.\n# TYPE nyx_{name} gauge"
-    );
-    for line in lines {
-        let Some(touches) = line.figures.and_then(|figures| figures.touches) else {
-            continue;
-        };
-        // Too few touches have no tail.
-        for (quantile, ns) in [("0.5", touches.p50_ns), ("0.99", touches.p99_ns)] {
-            if ns > 0 {
-                let (labels, seconds) = (line.labels(), ns as f64 / 1e9);
-                let _ = writeln!(
-                    text,
-                    "nyx_{name}{{{labels},quantile=\"{quantile}\"}} {seconds}"
-                );
+    for (name, help, times) in TIMES {
+        let _ = writeln!(text, "# HELP nyx_swap_{name} {help}");
+        let _ = writeln!(text, "# TYPE nyx_swap_{name} gauge");
+        for line in lines {
+            let [p50_ns, p99_ns] = times(line).unwrap_or_default();
+            // Too few have no tail.
+            for (quantile, ns) in [("0.5", p50_ns), ("0.99", p99_ns)] {
+                if ns > 0 {
+                    let (labels, seconds) = (line.labels(), ns as f64 / 1e9);
+                    let _ = writeln!(
+                        text,
+                        "nyx_swap_{name}{{{labels},quantile=\"{quantile}\"}} {seconds}"
+                    );
+                }
             }
         }
     }
@@ -299,6 +352,16 @@ mod tests {
                 reclaimer_cpu_ns: 1_500_000_000,
                 touches: Some(touches),
             }),
+            arena: Some(ArenaFigures {
+                major_faults: 21,
+                minor_faults: 22,
+                inline_reclaims: 23,
+                written_pages: 24,
+                cpu_ns: 2_500_000_000,
+                p50_ns: 3_000,
+                p99_ns: 125_000,
+                ..ArenaFigures::default()
+            }),
             command: vec!["a\"b\\c\nd".to_owned()],
         };
         let labels = r#"pid="7",launcher="6",program="a\"b\\c\nd""#;
@@ -311,6 +374,13 @@ mod tests {
             format!("nyx_swap_reclaimer_cpu_seconds_total{{{labels}}} 1.5\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.5\"}} 0.000004\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.99\"}} 0.00025\n"),
+            format!("nyx_swap_arena_major_faults_total{{{labels}}} 21\n"),
+            format!("nyx_swap_arena_minor_faults_total{{{labels}}} 22\n"),
+            format!("nyx_swap_arena_inline_reclaims_total{{{labels}}} 23\n"),
+            format!("nyx_swap_arena_written_pages_total{{{labels}}} 24\n"),
+            format!("nyx_swap_arena_cpu_seconds_total{{{labels}}} 2.5\n"),
+            format!("nyx_swap_arena_fault_seconds{{{labels},quantile=\"0.5\"}} 0.000003\n"),
+            format!("nyx_swap_arena_fault_seconds{{{labels},quantile=\"0.99\"}} 0.000125\n"),
         ] {
             assert!(text.contains(&expected), "{expected}{text}");
         }
