@@ -3,10 +3,13 @@
 //!
 //! What they never do: rest on how long something takes.
 
+use nyx_swap::SwapError;
 use nyx_swap::kernel::{Entry, Memory, Plan, Session};
 use std::fs;
+use std::io::{ErrorKind, Read, Write, pipe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -553,6 +556,89 @@ fn a_signal_while_a_run_is_set_up_ends_it() {
     assert!(!rig.dir.path().join("begun").exists());
     drop(lock);
     is_clean(&rig, launcher);
+}
+
+#[test]
+fn a_signal_after_the_lock_was_taken_ends_a_run_before_its_program_begins() {
+    let Some(rig) = rig("a_signal_after_the_lock_was_taken") else {
+        return;
+    };
+    // Of this run the next one tells, while it is set up.
+    let (orphan, program) = orphan(&rig);
+    kill("KILL", watcher_of(&rig));
+    let other = Rig {
+        dir: scratch(),
+        state: rig.state.clone(),
+        device: rig.device.replace("/swap", "/swap2"),
+    };
+    // It tells into a pipe that is full, and so goes no further.
+    let (mut said, full) = full_pipe();
+    let flags = ["--no-probe", "--report", "report.json"];
+    let mut run = other.run("64M", &flags, &["true"]);
+    let mut child = run.stderr(full).spawn().unwrap();
+    drop(run);
+    let lock = fs::File::open(rig.state.join("lock")).unwrap();
+    until("set-up", || match lock.try_lock() {
+        Ok(()) => {
+            lock.unlock().unwrap();
+            None
+        }
+        Err(_) => Some(()),
+    });
+    kill("INT", child.id());
+    let mut text = Vec::new();
+    said.read_to_end(&mut text).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains(&program.to_string()), "it told: {text}");
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
+    let report = other.dir.path().join("report.json");
+    assert!(!report.exists(), "the program has begun");
+    is_clean(&other, child.id());
+    end(&rig, orphan);
+}
+
+/// A pipe into which nothing can be written until it is read.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let (reader, mut writer) = pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    // By whole pages, which leave no room behind them.
+    let page = [b'.'; 4096];
+    let refused = loop {
+        if let Err(refused) = writer.write(&page) {
+            break refused;
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_run_that_is_over_while_its_watcher_starts_begins_no_program() {
+    static IS_OVER: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let Some(rig) = rig("a_run_that_is_over_while_its_watcher_starts") else {
+        return;
+    };
+    // The last thing that is started before the program.
+    let watch = |record: &Path| {
+        IS_OVER.get_or_init(Arc::default).store(true, Relaxed);
+        let mut watch = Command::new(NYX);
+        watch.args(["swap", "watch", "--record"]).arg(record);
+        watch
+    };
+    let plan = Plan {
+        watch: Some(watch),
+        is_over: Arc::clone(IS_OVER.get_or_init(Arc::default)),
+        ..rig.plan()
+    };
+    let refused = Session::start(&plan, &["true".into()], |_| {});
+    assert!(
+        matches!(refused, Err(SwapError::Interrupted)),
+        "{refused:?}"
+    );
+    is_clean(&rig, std::process::id());
 }
 
 #[test]
