@@ -22,6 +22,15 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// The launcher gets so long to write its report once its program was ended.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// What is there for runs on a device; a file in the output directory where nothing is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Disks<'d> {
+    /// Swap, for [`Device::Loop`].
+    pub(crate) swap: Option<&'d Path>,
+    /// Another device of the kind, for the pages of [`Engine::Uffd`].
+    pub(crate) pages: Option<&'d Path>,
+}
+
 /// Where runs take place.
 #[derive(Debug)]
 pub(crate) struct Runner<'p> {
@@ -81,14 +90,14 @@ impl Runner<'_> {
     }
 
     /// Runs a program; an error where it could not begin. `base` is the run without a limit, none
-    /// for that run itself; `disk` the device for [`Device::Loop`].
-    pub(crate) fn run(&self, key: &Key, base: Option<&Row>, disk: Option<&Path>) -> Result<Row> {
+    /// for that run itself.
+    pub(crate) fn run(&self, key: &Key, base: Option<&Row>, disks: Disks<'_>) -> Result<Row> {
         let out = &self.places.out;
         let [report, printed, said] =
             ["report.json", "stdout", "stderr"].map(|name| out.join(name));
         // One that an earlier run left would be taken for this one's.
         fs::write(&report, "")?;
-        let mut command = self.command(key, base, disk, &report);
+        let mut command = self.command(key, base, disks, &report);
         command.stdin(Stdio::null());
         command.stdout(File::create(&printed)?);
         command.stderr(File::create(&said)?);
@@ -105,20 +114,14 @@ impl Runner<'_> {
         Ok(row(key, base, (report, output), is_late))
     }
 
-    fn command(
-        &self,
-        key: &Key,
-        base: Option<&Row>,
-        disk: Option<&Path>,
-        report: &Path,
-    ) -> Command {
+    fn command(&self, key: &Key, base: Option<&Row>, disks: Disks<'_>, report: &Path) -> Command {
         let base = base.and_then(|row| row.report.as_ref());
         let (runs, words) = key.kind.program.command(key.kind.scale);
         let file = self.places.out.join("swap");
         let device = match key.device {
             Device::Zram => Path::new("zram"),
             Device::Disk => &file,
-            Device::Loop => disk.unwrap_or(&file),
+            Device::Loop => disks.swap.unwrap_or(&file),
         };
         let mut run = Command::new(&self.places.nyx);
         run.args([
@@ -133,6 +136,10 @@ impl Runner<'_> {
         run.arg("--device").arg(device);
         run.arg("--device-size").arg(swap_bytes(base).to_string());
         run.args(key.engine.flags()).arg("--report").arg(report);
+        if key.engine == Engine::Uffd {
+            run.arg("--pages")
+                .arg(disks.pages.unwrap_or(&self.places.out));
+        }
         run.arg("--");
         match runs {
             Runs::Example(example) => run.arg(self.places.examples.join(example)),
@@ -217,6 +224,48 @@ mod tests {
         assert_eq!(limit_bytes(None, 20), NO_LIMIT_BYTES);
         assert_eq!(swap_bytes(None), SPARE_BYTES);
         assert_eq!(swap_bytes(Some(&base)), SPARE_BYTES + 151 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn pages_go_to_the_same_kind_of_device_as_swap() {
+        let places = Places {
+            nyx: PathBuf::from("nyx"),
+            examples: PathBuf::from("examples"),
+            build: "release".to_owned(),
+            out: PathBuf::from("out"),
+        };
+        let runner = Runner {
+            places: &places,
+            python: Path::new("python3"),
+            timeout: Duration::ZERO,
+        };
+        let words = |engine, disks| {
+            let key = logged(engine, 1, 1.0).key;
+            let key = Key {
+                device: Device::Loop,
+                ..key
+            };
+            let command = runner.command(&key, None, disks, Path::new("report"));
+            let words = command.get_args().map(|word| word.to_string_lossy());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let disks = Disks {
+            swap: Some(Path::new("swap-disk")),
+            pages: Some(Path::new("pages-disk")),
+        };
+        let with = words(Engine::Uffd, disks);
+        assert!(with.contains("--device swap-disk"), "{with}");
+        assert!(
+            with.contains("--engine uffd --pool off --oom wait"),
+            "{with}"
+        );
+        assert!(with.contains("--pages pages-disk"), "{with}");
+        let on_disk = words(Engine::Uffd, Disks::default());
+        assert!(on_disk.contains("--device out/swap"), "{on_disk}");
+        assert!(on_disk.contains("--pages out "), "{on_disk}");
+        let without = words(Engine::Kernel, disks);
+        assert!(without.contains("--engine kernel"), "{without}");
+        assert!(!without.contains("--pages"), "{without}");
     }
 
     #[test]

@@ -27,6 +27,19 @@ pub(crate) struct Report {
     pub(crate) oom_kills: u64,
     pub(crate) peak_bytes: u64,
     pub(crate) ended: Option<String>,
+    /// What the program did for itself; none where the kernel did all.
+    pub(crate) arena: Option<Arena>,
+}
+
+/// What is taken from there of processes that page for themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Arena {
+    pub(crate) processes: u64,
+    pub(crate) refused: Option<String>,
+    pub(crate) major_faults: u64,
+    pub(crate) inline_reclaims: u64,
+    /// In the CPU time of the program.
+    pub(crate) cpu_ns: u64,
 }
 
 /// What a program printed.
@@ -58,6 +71,20 @@ pub(crate) struct Row {
     pub(crate) report: Option<Report>,
 }
 
+impl Report {
+    /// The kernel's and the program's own.
+    pub(crate) fn all_major_faults(&self) -> u64 {
+        let own = self.arena.as_ref().map_or(0, |arena| arena.major_faults);
+        self.major_faults + own
+    }
+
+    /// The same of faults that had to reclaim.
+    pub(crate) fn all_inline_reclaims(&self) -> u64 {
+        let own = self.arena.as_ref().map_or(0, |arena| arena.inline_reclaims);
+        self.inline_reclaims + own
+    }
+}
+
 impl Output {
     /// Lines that are no JSON, or of which nothing is known, are passed over.
     pub(crate) fn of(text: &str) -> Output {
@@ -79,17 +106,38 @@ impl Output {
 }
 
 impl Row {
-    /// Whether its figures may be compared: it ended well with the right result.
+    /// Whether its figures may be compared: it ended well with the right result, by the engine
+    /// that it was to have.
     pub(crate) fn is_good(&self) -> bool {
-        self.is_success && self.checksum.is_some() && self.is_checksum_equal != Some(false)
+        let is_right = self.checksum.is_some() && self.is_checksum_equal != Some(false);
+        self.is_success && is_right && self.missing_arena().is_none()
     }
 
     /// Why it is not good.
     pub(crate) fn failure(&self) -> String {
-        match (self.is_success, &self.checksum) {
-            (false, _) => self.ended.clone(),
-            (true, None) => "no checksum".to_owned(),
-            (true, Some(_)) => "another checksum".to_owned(),
+        match (self.is_success, &self.checksum, self.missing_arena()) {
+            (false, ..) => self.ended.clone(),
+            (true, None, _) => "no checksum".to_owned(),
+            (true, Some(_), Some(why)) => format!("ran without an arena: {why}"),
+            (true, Some(_), None) => "another checksum".to_owned(),
+        }
+    }
+
+    /// Why a program that was to page for itself did not.
+    fn missing_arena(&self) -> Option<&str> {
+        if self.key.engine != Engine::Uffd {
+            return None;
+        }
+        let arena = self
+            .report
+            .as_ref()
+            .and_then(|report| report.arena.as_ref());
+        match arena {
+            Some(Arena {
+                refused: Some(why), ..
+            }) => Some(why),
+            Some(arena) if arena.processes > 0 => None,
+            _ => Some("no process had one"),
         }
     }
 
@@ -243,10 +291,45 @@ pub(crate) mod tests {
             oom_kills: 1,
             peak_bytes: 7,
             ended: Some("signal: 9 (SIGKILL)".to_owned()),
+            arena: None,
         };
         assert_eq!(report, expected);
+        let arena = r#", "arena": {"processes": 1, "refused": null, "major_faults": 11, "forks": 0,
+            "minor_faults": 12, "inline_reclaims": 13, "cpu_ns": 14, "p50_ns": 15}}"#;
+        let with = text.replace('}', arena);
+        let report: Report = serde_json::from_str(&with).unwrap();
+        let arena = Arena {
+            processes: 1,
+            refused: None,
+            major_faults: 11,
+            inline_reclaims: 13,
+            cpu_ns: 14,
+        };
+        assert_eq!(report.arena, Some(arena));
         let without = text.replace("\"rescues\": 2, ", "");
         assert!(serde_json::from_str::<Report>(&without).is_err());
+    }
+
+    #[test]
+    fn a_run_that_was_to_have_an_arena_and_had_none_is_not_good() {
+        let mut run = row(Engine::Uffd, 1, 1.0);
+        assert_eq!(run.failure(), "ran without an arena: no process had one");
+        let arena = |processes, refused: Option<&str>| Arena {
+            processes,
+            refused: refused.map(str::to_owned),
+            ..Arena::default()
+        };
+        for (with, is_good) in [
+            (arena(0, None), false),
+            (arena(2, Some("no pages")), false),
+            (arena(1, None), true),
+        ] {
+            run.report.as_mut().unwrap().arena = Some(with.clone());
+            assert_eq!(run.is_good(), is_good, "{with:?}");
+        }
+        run.report.as_mut().unwrap().arena = Some(arena(2, Some("no pages")));
+        assert_eq!(run.failure(), "ran without an arena: no pages");
+        assert!(row(Engine::Kernel, 1, 1.0).is_good());
     }
 
     #[test]

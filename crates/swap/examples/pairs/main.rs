@@ -1,10 +1,12 @@
-//! Programs in less memory than they use, in turns with the kernel alone and with the reclaimer.
+//! Programs in less memory than they use, in turns with the kernel alone, with the reclaimer and
+//! with the program's own paging.
 //!
 //! Real figures: each run is a real program in a real control group on a real device. What it never
 //! does: run what is in its log already, or tell a figure that was not measured.
 //!
 //! *Thread safety*: one thread, and one such process at a time in a target directory.
 
+mod disks;
 mod launch;
 mod log;
 mod plan;
@@ -12,6 +14,7 @@ mod ram_disk;
 mod table;
 
 use clap::Parser;
+use nyx_swap::arena::LIBRARY;
 use plan::{Device, Engine, Key, Program};
 use std::fs::{self, File};
 use std::num::NonZeroU32;
@@ -21,14 +24,14 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Compare the kernel's swap alone with the reclaimer of `nyx swap run`, in turns.
+/// Compare the kernel's swap alone with the engines of `nyx swap run`, in turns.
 ///
 /// Each program first runs once without a limit: that is its peak of memory, and the checksum that
 /// its result must have. Then it runs with a limit of some percent of that peak on a device, once
 /// per engine, in turns (A B C, A B C), so that what else the machine does falls on all.
 #[derive(Parser, Debug)]
 #[command(after_help = "Examples:
-  cargo build --release -p nyx -p nyx-swap --bins --examples
+  cargo build --release -p nyx -p nyx-preload -p nyx-swap --lib --bins --examples
   target/release/examples/pairs --device zram                 all programs; hours on a slow device
   target/release/examples/pairs --program sort --ratios 60,40 --device zram,loop --rounds 5
   target/release/examples/pairs --scale 16 --rounds 1 --ratios 60     a quick look
@@ -40,6 +43,13 @@ Engines:
   linux-wait   the kernel alone, but a program waits for writes instead of being killed:
                --pool off --oom wait
   kernel       the kernel's swap with the reclaimer: --pool auto --oom wait
+  uffd         the program itself, through the preload library: --engine uffd --oom wait. Its pages
+               go to the directory of the swap file (disk), or to a second loop or zram device. The
+               pager is in the program's process, and so is its CPU time. A run in which a process
+               went without is no good one.
+
+P50 and P99 of a touch are the program's own, with each engine: touch-random with --ratios 50 is
+section 4.2 of Ultraswap.
 
 Needs root, and that nothing else runs: others' memory and CPU time are in the figures. A line of
 JSON per run is appended to pairs/runs.jsonl in the target directory, and pairs/table.md is made of
@@ -104,13 +114,16 @@ impl Places {
         })
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, engines: &[Engine]) -> Result<()> {
         let programs = ["touch", "programs"].map(|name| self.examples.join(name));
-        for path in programs.iter().chain([&self.nyx]) {
+        let library = self.nyx.with_file_name(LIBRARY);
+        let library = engines.contains(&Engine::Uffd).then_some(&library);
+        for path in programs.iter().chain([&self.nyx]).chain(library) {
             if !path.exists() {
                 let path = path.display();
                 return Err(format!(
-                    "there is no {path}: cargo build --release -p nyx -p nyx-swap --bins --examples"
+                    "there is no {path}: cargo build --release -p nyx -p nyx-preload -p nyx-swap \
+                     --lib --bins --examples"
                 )
                 .into());
             }
@@ -143,7 +156,8 @@ fn run(args: &Args) -> Result<usize> {
     let mut log = log::Log::open(&places.out.join("runs.jsonl"))?;
     let mut missed = 0;
     if !args.table_only {
-        places.check()?;
+        places.check(&or_all(&args.engines, &Engine::ALL))?;
+        disks::take_down(&places.out)?;
         let programs = or_all(&args.program, &Program::ALL);
         for program in programs {
             missed += sweep(args, &places, &mut log, program)?;
@@ -178,7 +192,7 @@ fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> 
     }
     let first = Key::unlimited(kind.clone(), &args.device);
     if log.baseline(&kind).is_none() {
-        let told = runner.run(&first, None, None);
+        let told = runner.run(&first, None, launch::Disks::default());
         if !keep(log, told)? {
             return Ok(1);
         }
@@ -194,16 +208,11 @@ fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> 
         if keys.is_empty() {
             continue;
         }
-        let disk = match device {
-            Device::Loop => Some(ram_disk::RamDisk::make(
-                &places.out.join("ram"),
-                launch::swap_bytes(base.report.as_ref()),
-            )?),
-            Device::Zram | Device::Disk => None,
-        };
-        let disk = disk.as_ref().map(ram_disk::RamDisk::device);
+        let bytes = launch::swap_bytes(base.report.as_ref());
+        let has_pages = keys.iter().any(|key| key.engine == Engine::Uffd);
+        let disks = disks::Disks::make(&places.out, device, bytes, has_pages)?;
         for key in &keys {
-            let told = runner.run(key, Some(&base), disk);
+            let told = runner.run(key, Some(&base), disks.as_seen());
             missed += usize::from(!keep(log, told)?);
         }
     }
@@ -237,6 +246,23 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
+    fn the_library_is_needed_by_one_engine_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places {
+            nyx: dir.path().join("nyx"),
+            examples: dir.path().to_owned(),
+            build: "release".to_owned(),
+            out: dir.path().to_owned(),
+        };
+        for name in ["nyx", "touch", "programs"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert!(places.check(&[Engine::Linux, Engine::Kernel]).is_ok());
+        let error = places.check(&Engine::ALL).unwrap_err().to_string();
+        assert!(error.contains(LIBRARY), "{error}");
+    }
+
+    #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
         let words = "pairs --program sort,touch-random --ratios 80,20 --engines linux,kernel";
@@ -247,6 +273,7 @@ mod tests {
         for wrong in [
             "pairs --ratios 0",
             "pairs --engines unlimited",
+            "pairs --engines auto",
             "pairs --scale 0",
         ] {
             assert!(Args::try_parse_from(wrong.split(' ')).is_err(), "{wrong}");

@@ -63,6 +63,9 @@ pub(crate) enum Engine {
     LinuxWait,
     /// The kernel's swap with the reclaimer.
     Kernel,
+    /// The program itself, through the preload library; what that does not reach by the kernel
+    /// alone.
+    Uffd,
 }
 
 /// What results can be compared.
@@ -115,15 +118,22 @@ impl Program {
 }
 
 impl Engine {
-    pub(crate) const ALL: [Engine; 3] = [Engine::Linux, Engine::LinuxWait, Engine::Kernel];
+    pub(crate) const ALL: [Engine; 4] = [
+        Engine::Linux,
+        Engine::LinuxWait,
+        Engine::Kernel,
+        Engine::Uffd,
+    ];
 
-    /// What `nyx swap run` is told.
-    pub(crate) fn flags(self) -> [&'static str; 4] {
-        match self {
-            Engine::Unlimited | Engine::LinuxWait => ["--pool", "off", "--oom", "wait"],
-            Engine::Linux => ["--pool", "off", "--oom", "kill"],
-            Engine::Kernel => ["--pool", "auto", "--oom", "wait"],
-        }
+    /// What `nyx swap run` is told: `--engine`, `--pool` and `--oom`.
+    pub(crate) fn flags(self) -> [&'static str; 6] {
+        let [engine, pool, oom] = match self {
+            Engine::Unlimited | Engine::LinuxWait => ["kernel", "off", "wait"],
+            Engine::Linux => ["kernel", "off", "kill"],
+            Engine::Kernel => ["kernel", "auto", "wait"],
+            Engine::Uffd => ["uffd", "off", "wait"],
+        };
+        ["--engine", engine, "--pool", pool, "--oom", oom]
     }
 }
 

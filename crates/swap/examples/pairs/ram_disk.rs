@@ -1,4 +1,5 @@
-//! A very fast disk: a loop device with direct I/O on a file on a tmpfs, with a swap header.
+//! A very fast disk: a loop device with direct I/O on a file on a tmpfs, with a swap header or
+//! empty.
 //!
 //! The tmpfs stands at a fixed place, so that what a killed run left is found and taken down by the
 //! next. What it never does: touch a loop device that is not on its own file.
@@ -11,8 +12,19 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The file below the tmpfs.
+const FILE: &str = "disk";
 /// Beside the file the tmpfs holds its directory.
 const SPARE_BYTES: u64 = 1 << 20;
+
+/// What is on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Swap: it has a header.
+    Swap,
+    /// Pages of a program; nothing at first.
+    Pages,
+}
 
 /// Taken down when dropped.
 #[derive(Debug)]
@@ -22,10 +34,10 @@ pub(crate) struct RamDisk {
 }
 
 impl RamDisk {
-    pub(crate) fn make(dir: &Path, bytes: u64) -> Result<RamDisk> {
+    pub(crate) fn make(dir: &Path, bytes: u64, holds: Holds) -> Result<RamDisk> {
         take_down(dir);
         fs::create_dir_all(dir)?;
-        // What is on it must not go to swap itself: it is swap.
+        // What is on it must not go to swap itself: it is what swap is on.
         let options = format!("noswap,mode=0700,size={}", bytes + SPARE_BYTES);
         let mount = ["-t", "tmpfs", "-o", &options, "nyx-pairs"];
         call(Command::new("mount").args(mount).arg(dir))?;
@@ -33,13 +45,15 @@ impl RamDisk {
             dir: dir.to_owned(),
             device: PathBuf::new(),
         };
-        let file = dir.join("swap");
+        let file = dir.join(FILE);
         // All of it now: no page is to be found for it, or charged to the program, while it swaps.
         fallocate(File::create(&file)?, FallocateFlags::empty(), 0, bytes)?;
         let flags = ["--find", "--show", "--direct-io=on"];
         let device = call(Command::new("losetup").args(flags).arg(&file))?;
         disk.device = PathBuf::from(device.trim());
-        call(Command::new("mkswap").arg(&disk.device))?;
+        if holds == Holds::Swap {
+            call(Command::new("mkswap").arg(&disk.device))?;
+        }
         Ok(disk)
     }
 
@@ -55,8 +69,8 @@ impl Drop for RamDisk {
 }
 
 /// Takes down what stands there, if anything does.
-fn take_down(dir: &Path) {
-    let file = dir.join("swap");
+pub(crate) fn take_down(dir: &Path) {
+    let file = dir.join(FILE);
     if file.exists() {
         let list = ["--noheadings", "--output", "NAME", "--associated"];
         let devices = call(Command::new("losetup").args(list).arg(&file));
@@ -109,20 +123,24 @@ mod tests {
     }
 
     #[test]
-    fn a_ram_disk_is_swap_and_goes_again() {
+    fn a_ram_disk_is_swap_or_empty_and_goes_again() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("ram");
-        let disk = match RamDisk::make(&place, 1 << 20) {
-            Ok(disk) => disk,
-            Err(error) => {
-                eprintln!("skipped a_ram_disk_is_swap_and_goes_again: {error}");
-                assert!(!is_mounted(&place), "it is taken down");
-                return;
-            }
-        };
-        let page = &fs::read(disk.device()).unwrap()[..4096];
-        assert!(page.ends_with(b"SWAPSPACE2"));
-        drop(disk);
-        assert!(!is_mounted(&place), "it is taken down");
+        for (holds, end) in [(Holds::Swap, &b"SWAPSPACE2"[..]), (Holds::Pages, &[0; 10])] {
+            let disk = match RamDisk::make(&place, 1 << 20, holds) {
+                Ok(disk) => disk,
+                Err(error) => {
+                    eprintln!("skipped a_ram_disk_is_swap_or_empty: {error}");
+                    assert!(!is_mounted(&place), "it is taken down");
+                    return;
+                }
+            };
+            let page = &fs::read(disk.device()).unwrap()[..4096];
+            assert!(page.ends_with(end), "{holds:?}");
+            // As where the run is killed: the next takes it down.
+            std::mem::forget(disk);
+            take_down(&place);
+            assert!(!is_mounted(&place), "it is taken down");
+        }
     }
 }

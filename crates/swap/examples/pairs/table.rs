@@ -16,8 +16,18 @@ const HEAD: &str = "# Programs in less memory than they use
 Real figures: real programs, real control groups, this machine's devices, in real time. Medians of
 runs that ended well with the right result; the engines took turns. `linux` is the kernel alone
 (`--pool off --oom kill`), `linux-wait` the same but for `--oom wait`, `kernel` the kernel's swap
-with the reclaimer (`--pool auto --oom wait`).
+with the reclaimer (`--pool auto --oom wait`), `uffd` the program itself through the preload library
+(`--engine uffd`), and the kernel alone for what that does not reach.
 ";
+
+/// Whose run times are divided by whose.
+const COMPARED: [(Engine, Engine); 5] = [
+    (Engine::Kernel, Engine::Linux),
+    (Engine::Kernel, Engine::LinuxWait),
+    (Engine::Uffd, Engine::Linux),
+    (Engine::Uffd, Engine::LinuxWait),
+    (Engine::Uffd, Engine::Kernel),
+];
 
 pub(crate) fn markdown(rows: &[Row]) -> String {
     // Sorted, so that equal logs make equal tables.
@@ -62,34 +72,37 @@ fn unlimited(rows: &[Row]) -> String {
 }
 
 fn ratios(places: &BTreeMap<Place, Vec<&Row>>) -> String {
-    let mut text = "\n## Run time of `kernel` as a part of the others'\n
+    let mut text = "\n## Run time as a part of other engines'\n
 Median of the rounds in which both ended well (least to most, rounds):
-below 1 the reclaimer is faster.\n
-| program | device | memory | kernel / linux | kernel / linux-wait |
-|---|---|---|---|---|
-"
-    .to_owned();
+below 1 the first is faster.\n
+| program | device | memory |"
+        .to_owned();
+    for (engine, other) in COMPARED {
+        let _ = write!(text, " {engine} / {other} |");
+    }
+    let _ = writeln!(text, "\n{}|", "|---".repeat(3 + COMPARED.len()));
     for ((kind, device, percent), rows) in places {
-        let [linux, wait] = [Engine::Linux, Engine::LinuxWait].map(|other| {
-            let ratios = Spread::of(&paired(rows, Engine::Kernel, other));
-            ratios.map_or("-".to_owned(), |ratios| ratios.to_string())
-        });
-        let _ = writeln!(
-            text,
-            "| {kind} | {device} | {percent} % | {linux} | {wait} |"
-        );
+        let _ = write!(text, "| {kind} | {device} | {percent} % |");
+        for (engine, other) in COMPARED {
+            let ratios = Spread::of(&paired(rows, engine, other));
+            let ratios = ratios.map_or("-".to_owned(), |ratios| ratios.to_string());
+            let _ = write!(text, " {ratios} |");
+        }
+        text += "\n";
     }
     text
 }
 
 fn medians(places: &BTreeMap<Place, Vec<&Row>>) -> String {
     let mut text = "\n## Medians\n
-Inline reclaims are at most so many with cgroup v1. P50 and P99 are of the
-first touch of a page, reading.\n
-| program | device | memory | engine | good runs | run, s | CPU, s | reclaimer CPU, s | \
-major faults | inline reclaims | \
+Inline reclaims of the kernel are at most so many with cgroup v1. P50 and P99 are of the
+first touch of a page, reading, as the program itself has them. The pager of `uffd` is in the
+program's process: its CPU time is in `CPU`, the reclaimer's is not. Major faults and inline
+reclaims of `uffd` are its own and the kernel's.\n
+| program | device | memory | engine | good runs | run, s | CPU, s | of it pager, s | \
+reclaimer CPU, s | major faults | inline reclaims | \
 rescues | P50, us | P99, us |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 "
     .to_owned();
     for ((kind, device, percent), rows) in places {
@@ -110,12 +123,13 @@ rescues | P50, us | P99, us |
             let _ = writeln!(
                 text,
                 "| {kind} | {device} | {percent} % | {engine} | {counts} | {} | {} | {} | {} | \
-                 {} | {} | {} | {} |",
+                 {} | {} | {} | {} | {} |",
                 of(|report| Some(report.run_s), 2),
                 of(|report| report.cpu_s, 2),
+                of(|report| Some(report.arena.as_ref()?.cpu_ns as f64 / 1e9), 2),
                 of(|report| Some(report.reclaimer_cpu_s), 2),
-                of(|report| Some(report.major_faults as f64), 0),
-                of(|report| Some(report.inline_reclaims as f64), 0),
+                of(|report| Some(report.all_major_faults() as f64), 0),
+                of(|report| Some(report.all_inline_reclaims() as f64), 0),
                 of(|report| Some(report.rescues as f64), 0),
                 us(|row| row.touch_p50_ns),
                 us(|row| row.touch_p99_ns),
@@ -211,6 +225,7 @@ fn mib(bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Arena;
     use crate::log::tests::row;
 
     #[test]
@@ -250,11 +265,29 @@ mod tests {
             rows.push(row(Engine::Linux, round, linux));
             rows.push(row(Engine::Kernel, round, kernel));
         }
+        let mut own = row(Engine::Uffd, 2, 3.0);
+        own.report = Some(Report {
+            run_s: 3.0,
+            major_faults: 3,
+            inline_reclaims: 4,
+            arena: Some(Arena {
+                processes: 1,
+                major_faults: 4,
+                inline_reclaims: 5,
+                cpu_ns: 500_000_000,
+                ..Arena::default()
+            }),
+            ..Report::default()
+        });
+        rows.push(own);
         let text = markdown(&rows);
         for line in [
             "Real figures",
-            "| sort | zram | 60 % | 0.62 (0.50 to 0.75, 2) | - |\n",
-            "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - |",
+            "| program | device | memory | kernel / linux | kernel / linux-wait | uffd / linux |",
+            "| sort | zram | 60 % | 0.62 (0.50 to 0.75, 2) | - | 0.75 (0.75 to 0.75, 1) | - | \
+             1.00 (1.00 to 1.00, 1) |\n",
+            "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - | - |",
+            "| sort | zram | 60 % | uffd | 1 of 1 | 3.00 | - | 0.50 | 0.00 | 7 | 9 | 0 |",
             "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - |",
             "* sort, zram, 60 %, linux, round 3: signal: 9 (SIGKILL)\n",
             "| sort | 0 | 1.00 | - |\n",
