@@ -133,7 +133,9 @@ fn text(board: &Board) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(board.programs.iter().map(Fared::cells));
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(|at| width(at).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..COLUMNS.len())
+        .map(|at| width(at).unwrap_or(0))
+        .collect();
     let mut text = String::new();
     for row in &rows {
         let (command, figures) = row.split_last().expect("there are columns");
@@ -316,7 +318,10 @@ mod tests {
         assert_eq!(first.faults_per_s, Some(800.0));
         assert_eq!(first.major_faults_per_s, Some(400.0));
         assert_eq!(first.inline_reclaims_per_s, Some(200.0));
-        assert_eq!((first.stalled_share, first.reclaimer_cpus), (None, Some(0.25)));
+        assert_eq!(
+            (first.stalled_share, first.reclaimer_cpus),
+            (None, Some(0.25))
+        );
         assert_eq!(board.programs[1].faults_per_s, Some(0.0));
         assert_eq!(board.programs[2].faults_per_s, None);
     }
@@ -352,8 +357,14 @@ PID  LIMIT  MEMORY  SWAPPED  FAULTS/S  MAJOR/S  INLINE/S    P50   P99  STALL%  R
         let lines: Vec<String> = (drawn.buffer.content().chunks(110))
             .map(|row| row.iter().map(|cell| cell.symbol()).collect())
             .collect();
-        assert!(lines[0].contains("3 programs under nyx swap, of 2.0 s"), "{lines:?}");
-        assert!(lines[1].contains("MAJOR/S") && lines[2].contains("33us"), "{lines:?}");
+        assert!(
+            lines[0].contains("3 programs under nyx swap, of 2.0 s"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].contains("MAJOR/S") && lines[2].contains("33us"),
+            "{lines:?}"
+        );
         assert!(!shown.key(KeyCode::Char('p').into()) && shown.is_paused);
         assert!(shown.key(KeyCode::Char('q').into()));
     }
