@@ -1,0 +1,201 @@
+//! madvise, mlock and what they promise about contents.
+//!
+//! What it never does: ask when memory is given back; only what it holds.
+
+use crate::Case;
+use crate::memory::{Block, KIB, MIB, PAGE, press, stamp, word};
+use crate::sys;
+use std::sync::atomic::Ordering::Relaxed;
+
+pub(crate) const CASES: &[Case] = &[
+    ("advice-dont-need", dont_need),
+    ("advice-free", free),
+    ("advice-keeps", keeps),
+    ("advice-populate", populate),
+    ("advice-fork", across_forks),
+    ("advice-refused", refused),
+    ("locked", locked),
+    ("locked-all", locked_all),
+];
+
+fn advise(block: Block, range: std::ops::Range<usize>, advice: i32) {
+    let said = sys::madvise(block.at + range.start, range.len(), advice);
+    said.unwrap_or_else(|why| panic!("madvise {advice} of {range:x?}: errno {why}"));
+}
+
+fn dont_need() {
+    let block = Block::filled(2 * MIB, 1);
+    press();
+    advise(block, MIB..MIB + 5 * PAGE, libc::MADV_DONTNEED);
+    block.zero(MIB..MIB + 5 * PAGE);
+    block.check(0..MIB, 1);
+    block.check(MIB + 5 * PAGE..2 * MIB, 1);
+    // A length that is no whole page counts as one.
+    advise(block, 0..PAGE + 1, libc::MADV_DONTNEED);
+    block.zero(0..2 * PAGE);
+    block.check(2 * PAGE..MIB, 1);
+    // What is written afterwards stays, through memory and device.
+    for round in 2..6 {
+        advise(block, 0..2 * MIB, libc::MADV_DONTNEED);
+        block.zero(0..PAGE);
+        block.fill(0..2 * MIB, round);
+        press();
+        block.check(0..2 * MIB, round);
+    }
+    advise(block, 0..2 * MIB, libc::MADV_DONTNEED);
+    block.zero(0..2 * MIB);
+}
+
+fn free() {
+    let block = Block::filled(MIB, 11);
+    advise(block, 0..512 * KIB, libc::MADV_FREE);
+    // Written again: that stays. The others are as they were, or zeros, page by page.
+    for page in (0..128).step_by(2) {
+        block.fill(page * PAGE..(page + 1) * PAGE, 12);
+    }
+    press();
+    for page in 0..128 {
+        let range = page * PAGE..(page + 1) * PAGE;
+        match page % 2 {
+            0 => block.check(range, 12),
+            _ if word(block.at + range.start).load(Relaxed) == 0 => block.zero(range),
+            _ => block.check(range, 11),
+        }
+    }
+    block.check(512 * KIB..MIB, 11);
+}
+
+fn keeps() {
+    let block = Block::filled(MIB, 21);
+    let kinds = [
+        libc::MADV_NORMAL,
+        libc::MADV_RANDOM,
+        libc::MADV_SEQUENTIAL,
+        libc::MADV_WILLNEED,
+        libc::MADV_HUGEPAGE,
+        libc::MADV_NOHUGEPAGE,
+        libc::MADV_DONTDUMP,
+        libc::MADV_DODUMP,
+        libc::MADV_COLD,
+        libc::MADV_PAGEOUT,
+        libc::MADV_MERGEABLE,
+        libc::MADV_UNMERGEABLE,
+        libc::MADV_COLLAPSE,
+    ];
+    for kind in kinds {
+        press();
+        // A kernel may be built without huge or merged pages.
+        match sys::madvise(block.at, MIB, kind) {
+            Ok(()) | Err(libc::EINVAL | libc::EAGAIN | libc::ENOMEM | libc::EBUSY) => {}
+            said => panic!("madvise {kind}: {said:?}"),
+        }
+        block.check(0..MIB, 21);
+    }
+    // Huge pages, over all of it and more than once.
+    let large = Block::map(8 * MIB);
+    let _ = sys::madvise(large.at, large.len, libc::MADV_HUGEPAGE);
+    large.fill(0..large.len, 22);
+    let _ = sys::madvise(large.at, large.len, libc::MADV_COLLAPSE);
+    press();
+    large.check(0..large.len, 22);
+}
+
+fn populate() {
+    let block = Block::filled(MIB, 31);
+    press();
+    for kind in [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE] {
+        match sys::madvise(block.at, MIB, kind) {
+            Ok(()) | Err(libc::EINVAL) => {}
+            said => panic!("madvise {kind}: {said:?}"),
+        }
+        block.check(0..MIB, 31);
+    }
+}
+
+fn across_forks() {
+    let wiped = Block::filled(512 * KIB, 41);
+    let kept = Block::filled(512 * KIB, 42);
+    let gone = Block::filled(512 * KIB, 43);
+    advise(wiped, 0..256 * KIB, libc::MADV_WIPEONFORK);
+    advise(kept, 0..512 * KIB, libc::MADV_WIPEONFORK);
+    advise(kept, 0..512 * KIB, libc::MADV_KEEPONFORK);
+    advise(gone, 0..256 * KIB, libc::MADV_DONTFORK);
+    press();
+    let child = sys::fork(|| {
+        wiped.zero(0..256 * KIB);
+        wiped.check(256 * KIB..512 * KIB, 41);
+        kept.check(0..512 * KIB, 42);
+        assert!(!sys::can_read(gone.at) && !sys::can_read(gone.at + 256 * KIB - 8));
+        gone.check(256 * KIB..512 * KIB, 43);
+        wiped.fill(0..512 * KIB, 44);
+        0
+    });
+    sys::passed(child);
+    wiped.check(0..512 * KIB, 41);
+    gone.check(0..512 * KIB, 43);
+    advise(gone, 0..256 * KIB, libc::MADV_DOFORK);
+    sys::passed(sys::fork(|| {
+        gone.check(0..512 * KIB, 43);
+        0
+    }));
+}
+
+fn refused() {
+    let block = Block::filled(MIB, 51);
+    let said = sys::madvise(block.at + 8, PAGE, libc::MADV_DONTNEED);
+    assert_eq!(said, Err(libc::EINVAL));
+    assert_eq!(sys::madvise(block.at, PAGE, 12_345), Err(libc::EINVAL));
+    // Over a hole: what is there is done all the same, and the hole is told.
+    sys::munmap(block.at + 512 * KIB, PAGE).expect("a hole");
+    let said = sys::madvise(block.at + 256 * KIB, 512 * KIB, libc::MADV_DONTNEED);
+    assert_eq!(said, Err(libc::ENOMEM));
+    block.check(0..256 * KIB, 51);
+    block.zero(256 * KIB..512 * KIB);
+    block.zero(512 * KIB + PAGE..768 * KIB);
+    block.check(768 * KIB..MIB, 51);
+}
+
+fn locked() {
+    let block = Block::filled(512 * KIB, 61);
+    press();
+    // A machine may allow none.
+    if let Err(why) = sys::mlock(block.at, 64 * KIB) {
+        assert!(why == libc::ENOMEM || why == libc::EPERM, "errno {why}");
+        return;
+    }
+    press();
+    block.check(0..512 * KIB, 61);
+    let said = sys::mincore(block.at, 64 * KIB).expect("mapped");
+    assert!(
+        said.iter().all(|page| page & 1 == 1),
+        "locked and not there"
+    );
+    block.fill(0..64 * KIB, 62);
+    // Twice is once.
+    sys::mlock(block.at, 32 * KIB).expect("locked again");
+    sys::munlock(block.at, 64 * KIB).expect("unlocked");
+    press();
+    block.check(0..64 * KIB, 62);
+    block.check(64 * KIB..512 * KIB, 61);
+    // Freed while it is locked.
+    sys::mlock(block.at, 64 * KIB).expect("locked");
+    block.unmap();
+    let again = Block::map(512 * KIB);
+    again.zero(0..512 * KIB);
+    again.fill(0..512 * KIB, 63);
+    press();
+    again.check(0..512 * KIB, 63);
+    assert_eq!(word(again.at).load(Relaxed), stamp(63, 0));
+}
+
+fn locked_all() {
+    let block = Block::filled(MIB, 71);
+    let said = sys::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE);
+    match sys::is_paged() {
+        // All of it in memory is what there is no room for.
+        true => assert_eq!(said, Err(libc::ENOMEM)),
+        false => assert!(matches!(said, Ok(()) | Err(libc::ENOMEM | libc::EPERM))),
+    }
+    block.check(0..MIB, 71);
+    Block::filled(8 * MIB, 72).check(0..8 * MIB, 72);
+}

@@ -1,0 +1,350 @@
+//! System calls that read and write memory which is not there at that moment.
+//!
+//! What it never does: touch the memory between driving it out and the call.
+
+use crate::Case;
+use crate::maps::tempfile;
+use crate::memory::{Block, KIB, MIB, PAGE, press, stamp, word};
+use crate::sys;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+
+pub(crate) const CASES: &[Case] = &[
+    ("calls-file", file),
+    ("calls-vectors", vectors),
+    ("calls-pipe", pipe),
+    ("calls-socket", socket),
+    ("calls-small", small),
+    ("calls-splice", splice),
+    ("calls-other", other_process),
+    ("calls-direct", direct),
+    ("calls-direct-busy", direct_busy),
+    ("calls-refused", refused),
+];
+
+fn file() {
+    let file = tempfile();
+    let fd = file.as_raw_fd();
+    // More than there may be in memory, in one call.
+    let (from, to) = (Block::filled(6 * MIB, 1), Block::map(6 * MIB));
+    press();
+    assert_eq!(sys::pwrite(fd, from.at, from.len, 0), Ok(from.len));
+    press();
+    assert_eq!(sys::pread(fd, to.at, to.len, 0), Ok(to.len));
+    to.check(0..to.len, 1);
+    // Into the middle of pages that hold something.
+    to.fill(0..to.len, 2);
+    press();
+    assert_eq!(sys::pread(fd, to.at + 800, 8_000, 800), Ok(8_000));
+    to.check(0..800, 2);
+    to.check(800..8_800, 1);
+    to.check(8_800..to.len, 2);
+    from.check(0..from.len, 1);
+}
+
+fn vectors() {
+    let file = tempfile();
+    let fd = file.as_raw_fd();
+    let (from, to) = (Block::filled(2 * MIB, 3), Block::map(2 * MIB));
+    let parts = |block: Block| -> Vec<libc::iovec> {
+        let part = |number: usize| libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(block.at + number * 64 * KIB + number * 8),
+            iov_len: 40 * KIB,
+        };
+        (0..31).map(part).collect()
+    };
+    let len = 31 * 40 * KIB;
+    for round in 0..3 {
+        press();
+        let all = parts(from);
+        // SAFETY: memory of this process that lives.
+        let said = unsafe { libc::pwritev(fd, all.as_ptr(), 31, 0) };
+        assert_eq!(sys::counted(said), Ok(len));
+        press();
+        let all = parts(to);
+        // SAFETY: memory of this process that nobody else uses.
+        let said = unsafe { libc::preadv(fd, all.as_ptr(), 31, 0) };
+        assert_eq!(sys::counted(said), Ok(len));
+        for number in 0..31 {
+            let first = number * 64 * KIB + number * 8;
+            to.check(first..first + 40 * KIB, 3);
+        }
+        sys::madvise(to.at, (round + 1) * 256 * KIB, libc::MADV_DONTNEED).expect("dropped");
+    }
+}
+
+/// All of a block goes through a pair of ends, a thread at each of them.
+fn through(from_fd: i32, to_fd: i32) {
+    let (from, to) = (Block::filled(2 * MIB, 4), Block::map(2 * MIB));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            press();
+            sys::write_all(to_fd, from.at, from.len);
+            sys::close(to_fd);
+        });
+        sys::read_all(from_fd, to.at, to.len);
+    });
+    to.check(0..to.len, 4);
+    sys::close(from_fd);
+}
+
+fn pipe() {
+    let (from, to) = sys::pipe();
+    through(from, to);
+}
+
+fn socket() {
+    let (from, to) = sys::socketpair();
+    through(from, to);
+    let (from, to) = sys::socketpair();
+    let block = Block::filled(MIB, 5);
+    press();
+    // SAFETY: memory of this process, the parts of a message too, which lie in paged memory.
+    unsafe {
+        let at = |place: usize| block.at + place;
+        let part = ptr::with_exposed_provenance_mut::<libc::iovec>(at(512 * KIB));
+        let said = libc::send(to, ptr::with_exposed_provenance(at(PAGE)), 8 * KIB, 0);
+        assert_eq!(sys::counted(said), Ok(8 * KIB));
+        *part = libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(at(640 * KIB)),
+            iov_len: 8 * KIB,
+        };
+        let message = ptr::with_exposed_provenance_mut::<libc::msghdr>(at(256 * KIB));
+        *message = std::mem::zeroed();
+        (*message).msg_iov = part;
+        (*message).msg_iovlen = 1;
+        press();
+        assert_eq!(sys::counted(libc::recvmsg(from, message, 0)), Ok(8 * KIB));
+    }
+    for place in (0..8 * KIB).step_by(8) {
+        let held = word(block.at + 640 * KIB + place).load(Relaxed);
+        assert_eq!(held, stamp(5, PAGE + place));
+    }
+    block.check(768 * KIB..MIB, 5);
+}
+
+/// Calls with small things in paged memory: the system answers into it.
+fn small() {
+    let block = Block::map(MIB);
+    let far = |page: usize| block.at + page * PAGE;
+    let (from, to) = sys::pipe();
+    assert_eq!(sys::write(to, block.at, 1), Ok(1));
+    press();
+    // SAFETY: each answer has room in a page of its own.
+    unsafe {
+        let time = ptr::with_exposed_provenance_mut::<libc::timespec>(far(1));
+        assert_eq!(libc::clock_gettime(libc::CLOCK_MONOTONIC, time), 0);
+        assert!((*time).tv_sec > 0);
+        let stat = ptr::with_exposed_provenance_mut::<libc::stat>(far(2));
+        assert_eq!(libc::fstat(from, stat), 0);
+        assert_eq!((*stat).st_mode & libc::S_IFMT, libc::S_IFIFO);
+        let random = ptr::with_exposed_provenance_mut::<u8>(far(3));
+        let said = libc::syscall(libc::SYS_getrandom, random, 64 * KIB, 0);
+        assert_eq!(said, 64 * KIB as i64);
+        press();
+        let poll = ptr::with_exposed_provenance_mut::<libc::pollfd>(far(64));
+        *poll = libc::pollfd {
+            fd: from,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        press();
+        assert_eq!(libc::poll(poll, 1, 0), 1);
+        assert_eq!((*poll).revents, libc::POLLIN);
+        let epoll = libc::epoll_create1(0);
+        let event = ptr::with_exposed_provenance_mut::<libc::epoll_event>(far(80));
+        *event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 42,
+        };
+        press();
+        let add = libc::EPOLL_CTL_ADD;
+        assert_eq!(libc::epoll_ctl(epoll, add, from, event), 0);
+        let told = ptr::with_exposed_provenance_mut::<libc::epoll_event>(far(96));
+        assert_eq!(libc::epoll_wait(epoll, told, 16, 0), 1);
+        assert_eq!({ (*told).u64 }, 42);
+        // A path that lies in memory which is not there.
+        let path = ptr::with_exposed_provenance_mut::<u8>(far(112));
+        ptr::copy_nonoverlapping(c"/dev/null".as_ptr().cast(), path, 10);
+        press();
+        let fd = libc::open(path.cast(), libc::O_RDWR);
+        assert!(fd >= 0, "errno {}", sys::errno());
+        sys::close(fd);
+    }
+    let held = (far(3)..far(19))
+        .step_by(8)
+        .map(|at| word(at).load(Relaxed));
+    assert!(
+        held.filter(|&word| word != 0).count() > 8_000,
+        "random bytes"
+    );
+}
+
+/// Pages are lent to a pipe, which has them as they were; then they leave memory.
+fn splice() {
+    let block = Block::filled(64 * KIB * 4, 6);
+    let (from, to) = sys::pipe();
+    let to_block = Block::map(256 * KIB);
+    let part = libc::iovec {
+        iov_base: ptr::with_exposed_provenance_mut(block.at),
+        iov_len: 32 * KIB,
+    };
+    for _ in 0..3 {
+        press();
+        // SAFETY: memory of this process, which is not written until it is read.
+        let said = unsafe { libc::vmsplice(to, &raw const part, 1, 0) };
+        assert_eq!(sys::counted(said), Ok(32 * KIB));
+        press();
+        sys::read_all(from, to_block.at, 32 * KIB);
+        to_block.check(0..32 * KIB, 6);
+        block.check(0..block.len, 6);
+    }
+}
+
+/// Another process reads and writes this one's memory.
+fn other_process() {
+    let block = Block::filled(MIB, 7);
+    let (from, to) = sys::pipe();
+    let parent = std::process::id() as i32;
+    let child = sys::fork(|| {
+        let mine = Block::map(MIB);
+        sys::read_all(from, mine.at, 1);
+        let part = |block: Block| libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(block.at),
+            iov_len: MIB,
+        };
+        let (near, far) = (part(mine), part(block));
+        // SAFETY: both are mapped, and the other process waits.
+        let said =
+            unsafe { libc::process_vm_readv(parent, &raw const near, 1, &raw const far, 1, 0) };
+        if said == -1 && sys::errno() == libc::EPERM {
+            return 9;
+        }
+        assert_eq!(sys::counted(said), Ok(MIB));
+        mine.check(0..MIB, 7);
+        mine.fill(0..MIB, 8);
+        // SAFETY: as above.
+        let said =
+            unsafe { libc::process_vm_writev(parent, &raw const near, 1, &raw const far, 1, 0) };
+        assert_eq!(sys::counted(said), Ok(MIB));
+        0
+    });
+    press();
+    sys::write_all(to, block.at, 1);
+    match sys::wait(child) {
+        // A machine may forbid it.
+        sys::End::Status(9) => block.check(0..MIB, 7),
+        end => {
+            assert_eq!(end, sys::End::Status(0));
+            block.check(0..MIB, 8);
+        }
+    }
+}
+
+/// A file that is read and written past the page cache; none where the file system has no such.
+fn direct_file(len: usize, seed: u64) -> Option<std::fs::File> {
+    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let path = dir.path().join("direct");
+    let from = Block::filled(len, seed);
+    let fd = std::fs::File::create(&path).expect("a file");
+    sys::write_all(fd.as_raw_fd(), from.at, len);
+    fd.sync_all().expect("written");
+    from.unmap();
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).custom_flags(libc::O_DIRECT);
+    match options.open(&path) {
+        Ok(file) => Some(file),
+        Err(why) => {
+            eprintln!("no O_DIRECT here: {why}");
+            None
+        }
+    }
+}
+
+fn direct() {
+    let Some(file) = direct_file(4 * MIB, 11) else {
+        return;
+    };
+    let fd = file.as_raw_fd();
+    let block = Block::map(4 * MIB);
+    // More than there may be in memory may be read piece by piece: what was read counts.
+    let mut have = 0;
+    while have < block.len {
+        let most = (block.len - have).min(MIB);
+        have += match sys::pread(fd, block.at + have, most, have) {
+            Ok(0) => panic!("the file ends at {have}"),
+            said => said.expect("read"),
+        };
+    }
+    block.check(0..block.len, 11);
+    block.fill(0..block.len, 12);
+    press();
+    let mut gone = 0;
+    while gone < block.len {
+        let most = (block.len - gone).min(MIB);
+        gone += sys::pwrite(fd, block.at + gone, most, gone).expect("written");
+    }
+    sys::madvise(block.at, block.len, libc::MADV_DONTNEED).expect("dropped");
+    for place in (0..block.len).step_by(128 * KIB) {
+        let said = sys::pread(fd, block.at + place, 128 * KIB, place);
+        assert_eq!(said, Ok(128 * KIB));
+    }
+    block.check(0..block.len, 12);
+}
+
+/// A device reads into memory that the program would otherwise have driven out meanwhile.
+fn direct_busy() {
+    let Some(file) = direct_file(2 * MIB, 13) else {
+        return;
+    };
+    let fd = file.as_raw_fd();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = Block::map(4 * MIB);
+            while !is_done.load(SeqCst) {
+                other.touch(1);
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let block = Block::map(2 * MIB);
+                    for _ in 0..4 {
+                        for place in (0..block.len).step_by(256 * KIB) {
+                            let at = block.at + place;
+                            assert_eq!(sys::pread(fd, at, 256 * KIB, place), Ok(256 * KIB));
+                        }
+                        block.check(0..block.len, 13);
+                        block.fill(0..block.len, 14);
+                    }
+                })
+            })
+            .collect();
+        readers
+            .into_iter()
+            .for_each(|one| one.join().expect("read"));
+        is_done.store(true, SeqCst);
+    });
+}
+
+/// What would write past the CPU without a word is refused with the library, in the usual way of a
+/// system that has no such call.
+fn refused() {
+    let mut params = [0u8; 120];
+    // SAFETY: room for the parameters of a ring.
+    let said = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr()) };
+    if sys::is_paged() {
+        assert_eq!((said, sys::errno()), (-1, libc::ENOSYS), "io_uring_setup");
+    } else if said >= 0 {
+        sys::close(said as i32);
+    }
+    let mut context = 0u64;
+    // SAFETY: room for a context.
+    let said = unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) };
+    if sys::is_paged() {
+        assert_eq!((said, sys::errno()), (-1, libc::ENOSYS), "io_setup");
+    }
+}
