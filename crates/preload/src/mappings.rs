@@ -167,13 +167,14 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
             arena.will_need(bytes);
             0
         }
-        libc::MADV_REMOVE
-        | libc::MADV_WIPEONFORK
-        | libc::MADV_HWPOISON
-        | libc::MADV_SOFT_OFFLINE
-        | libc::MADV_COLLAPSE => failed(libc::EINVAL),
         // A child has a copy whether it is to or not; all else is about how, not about what.
-        _ => 0,
+        libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL
+        | libc::MADV_DONTFORK
+        | libc::MADV_DOFORK
+        | libc::MADV_MERGEABLE..=libc::MADV_DODUMP
+        | libc::MADV_KEEPONFORK..=libc::MADV_PAGEOUT => 0,
+        // What would be seen, and what is not known.
+        _ => failed(libc::EINVAL),
     }
 }
 

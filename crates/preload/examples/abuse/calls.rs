@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-direct", direct),
     ("calls-direct-busy", direct_busy),
     ("calls-refused", refused),
+    ("first-ring", first_ring),
 ];
 
 fn file() {
@@ -347,4 +348,20 @@ fn refused() {
     if sys::is_paged() {
         assert_eq!((said, sys::errno()), (-1, libc::ENOSYS), "io_setup");
     }
+}
+
+/// With a ring there is no arena; the program goes on.
+fn first_ring() {
+    let mut params = [0u8; 120];
+    // SAFETY: room for the parameters of a ring.
+    let said = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr()) };
+    if said < 0 {
+        return eprintln!("no io_uring here: errno {}", sys::errno());
+    }
+    let block = Block::filled(4 * MIB, 9);
+    press();
+    sys::passed(sys::fork(|| {
+        i32::from(block.wrong(0..block.len, 9).is_some())
+    }));
+    block.check(0..block.len, 9);
 }

@@ -74,7 +74,7 @@ fn map_kinds() {
     odd.check(0..MIB + 8, 3);
     odd.zero(MIB + 8..MIB + PAGE);
     sys::munmap(odd.at, MIB + 1).expect("the rest of the last page too");
-    assert!(!sys::can_read(odd.at + MIB));
+    assert!(sys::is_gone(odd.at + MIB));
     // Shared memory stays shared with a child.
     let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let at = sys::mmap(0, MIB, RW, shared, -1).expect("shared memory");
@@ -120,8 +120,8 @@ fn unmap_parts() {
     ];
     for hole in &holes {
         sys::munmap(block.at + hole.start, hole.len()).expect("unmapped");
-        assert!(!sys::can_read(block.at + hole.start));
-        assert!(!sys::can_read(block.at + hole.end - 8));
+        assert!(sys::is_gone(block.at + hole.start));
+        assert!(sys::is_gone(block.at + hole.end - 8));
     }
     block.check(64 * KIB..MIB, 5);
     block.check(MIB + 3 * PAGE..2 * MIB - 128 * KIB, 5);
@@ -139,7 +139,7 @@ fn unmap_parts() {
     }
     // Over all, holes too.
     sys::munmap(block.at + 64 * KIB, 2 * MIB - 192 * KIB).expect("unmapped");
-    assert!(!sys::can_read(block.at + MIB - 8));
+    assert!(sys::is_gone(block.at + MIB - 8));
 }
 
 /// One call over the end of a block and the beginning of the next.
@@ -156,7 +156,7 @@ fn unmap_across() {
         let is_whole = a == 0 || blocks[a - 1].at + 2 * half < first.at;
         if first.at + first.len == second.at {
             sys::munmap(first.at + half, 2 * half).expect("unmapped across");
-            assert!(!sys::can_read(first.at + half) && !sys::can_read(second.at));
+            assert!(sys::is_gone(first.at + half) && sys::is_gone(second.at));
             second.check(half..2 * half, a as u64 + 1);
         }
         if is_whole {
@@ -172,7 +172,7 @@ fn unmap_again() {
         block.fill(0..block.len, round);
         block.check(0..block.len, round);
         block.unmap();
-        assert!(!sys::can_read(block.at));
+        assert!(sys::is_gone(block.at));
         // It is not there: not an error.
         assert_eq!(sys::munmap(block.at, block.len), Ok(()));
     }
@@ -194,7 +194,7 @@ fn remap_grow() {
         block.check(0..known, 9);
         block.zero(known..len);
         if block.at != old.at {
-            assert!(!sys::can_read(old.at), "the old place is gone");
+            assert!(sys::is_gone(old.at), "the old place is gone");
         }
         known = known.max(len.min(2 * MIB));
         block.fill(0..known, 9);
@@ -236,7 +236,7 @@ fn remap_shrink() {
     let block = Block::filled(2 * MIB, 8);
     press();
     let block = remap(block, 512 * KIB, 0, 0);
-    assert!(!sys::can_read(block.at + 512 * KIB));
+    assert!(sys::is_gone(block.at + 512 * KIB));
     block.check(0..512 * KIB, 8);
     // What was cut off does not come back.
     let block = remap(block, 2 * MIB, libc::MREMAP_MAYMOVE, 0);
@@ -265,7 +265,7 @@ fn remap_part() {
     }
     let moved = Block { at, len: 512 * KIB };
     moved.zero(256 * KIB..512 * KIB);
-    assert!(!sys::can_read(block.at + MIB));
+    assert!(sys::is_gone(block.at + MIB));
     block.check(0..MIB, 12);
     block.check(MIB + 256 * KIB..2 * MIB, 12);
 }
@@ -278,7 +278,7 @@ fn remap_fixed() {
     let moved = remap(from, MIB, both, to.at + 512 * KIB);
     assert_eq!(moved.at, to.at + 512 * KIB);
     moved.check(0..MIB, 1);
-    assert!(!sys::can_read(from.at));
+    assert!(sys::is_gone(from.at));
     to.check(0..512 * KIB, 2);
     to.check(MIB + 512 * KIB..2 * MIB, 2);
     // To addresses that are nobody's, and larger.
@@ -294,7 +294,7 @@ fn remap_fixed() {
     // And back, smaller.
     let back = remap(far, MIB, both, to.at);
     back.check(0..MIB, 3);
-    assert!(!sys::can_read(far.at) && !sys::can_read(far.at + 3 * MIB));
+    assert!(sys::is_gone(far.at) && sys::is_gone(far.at + 3 * MIB));
     to.check(MIB + 512 * KIB..2 * MIB, 2);
     // Onto itself is refused.
     let said = sys::mremap(back.at, MIB, MIB, both, back.at + PAGE);
@@ -343,7 +343,7 @@ fn fixed_anonymous() {
         block.check(MIB + 512 * KIB..2 * MIB, 31);
     }
     block.unmap();
-    assert!(!sys::can_read(block.at + MIB) && !sys::can_read(block.at));
+    assert!(sys::is_gone(block.at + MIB) && sys::is_gone(block.at));
 }
 
 fn fixed_file() {
@@ -364,7 +364,7 @@ fn fixed_file() {
     block.check(576 * KIB..MIB, 41);
     // Part of it and part of what is around it.
     sys::munmap(at - 32 * KIB, 64 * KIB).expect("unmapped");
-    assert!(!sys::can_read(at - 8) && !sys::can_read(at));
+    assert!(sys::is_gone(at - 8) && sys::is_gone(at));
     assert!(sys::can_read(at + 32 * KIB));
     block.check(0..480 * KIB, 41);
     block.unmap();
@@ -387,7 +387,7 @@ fn fixed_reserve() {
     block.check(0..len, 51);
     // Given up, and taken again.
     sys::mmap(at + MIB, MIB, libc::PROT_NONE, FIXED, -1).expect("given up");
-    assert!(!sys::can_read(at + MIB));
+    assert!(sys::is_gone(at + MIB));
     sys::mprotect(at + MIB, MIB, RW).expect("taken again");
     block.zero(MIB..2 * MIB);
     block.check(2 * MIB..len, 51);

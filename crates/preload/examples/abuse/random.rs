@@ -311,7 +311,7 @@ impl Run {
         let first = piece.at + pages.start * PAGE;
         sys::munmap(first, pages.len() * PAGE).expect("unmapped");
         // Another thread's memory may be there at once.
-        assert!(self.has_company || !sys::can_read(first));
+        assert!(self.has_company || sys::is_gone(first));
         // What is left are pieces of their own: the addresses may be another's by now.
         let piece = self.pieces.swap_remove(at);
         let rests = [0..pages.start, pages.end..piece.held.len()];

@@ -5,6 +5,7 @@
 use libc::{c_int, c_void, pid_t};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What a call says, as a value of `errno` where it failed.
 pub(crate) type Said<T> = Result<T, i32>;
@@ -110,6 +111,11 @@ pub(crate) fn can_read(at: usize) -> bool {
             false
         }
     }
+}
+
+/// Whether nothing is left at an address: with the library it may be zeros instead of nothing.
+pub(crate) fn is_gone(at: usize) -> bool {
+    !can_read(at) || is_paged() && crate::memory::word(at).load(Relaxed) == 0
 }
 
 pub(crate) fn pipe() -> (i32, i32) {

@@ -91,9 +91,7 @@ impl Forking<'_> {
         // SAFETY: this is the child, alone; what is given was mapped above, and is zeros.
         unsafe { pause.still.copy(&PathBuf::from(thread), &given)? };
         for (range, protection) in &self.state.protected {
-            let bytes = arena.bytes(range);
-            // SAFETY: as the program had it, of memory that it was given.
-            unsafe { libc::mprotect(bytes.start as *mut c_void, bytes.len(), *protection) };
+            super::protect(&arena.bytes(range), *protection);
         }
         Ok(())
     }

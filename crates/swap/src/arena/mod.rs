@@ -34,7 +34,7 @@ pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
 
 use crate::region::RegionError;
 use extents::Extents;
-use libc::{c_int, c_void};
+use libc::c_int;
 use service::Service;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -389,9 +389,7 @@ impl Arena {
     fn unprotect(&self, state: &mut State, range: &Range<u32>) {
         let is_it = |other: &Range<u32>| other.start < range.end && range.start < other.end;
         if state.protected.iter().any(|(other, _)| is_it(other)) {
-            let bytes = self.bytes(range);
-            // SAFETY: the range is the arena's, and the program has just given it back.
-            unsafe { libc::mprotect(bytes.start as *mut c_void, bytes.len(), READ_WRITE) };
+            protect(&self.bytes(range), READ_WRITE);
             state.forget_protection(range);
         }
     }
@@ -481,6 +479,13 @@ fn unmap(bytes: &Range<usize>) {
         // SAFETY: the program has asked for that, or it is memory of a child's that it has freed.
         unsafe { libc::syscall(libc::SYS_munmap, bytes.start, bytes.len()) };
     }
+}
+
+fn protect(bytes: &Range<usize>, protection: c_int) {
+    // By the system's call: the C library's is the preload library's here, which asks whose the
+    // range is, and the arena's lock is held.
+    // SAFETY: as the program had it, or the range is the arena's and was just given back.
+    unsafe { libc::syscall(libc::SYS_mprotect, bytes.start, bytes.len(), protection) };
 }
 
 /// Writes a line where the program's errors go, from a thread of the program.
