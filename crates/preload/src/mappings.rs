@@ -90,8 +90,16 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 enum To<'a> {
     Kernel,
     Arena(&'a Arena, Range<usize>),
-    /// It is partly the arena's: no call does that.
+    /// Each part of it by itself: some are the arena's.
+    Parts(Vec<(Range<usize>, bool)>),
+    /// Some of it is nobody's: no call does that.
     Neither,
+}
+
+/// Makes a call on each part; the first that fails ends it, as with the kernel.
+fn each(parts: Vec<(Range<usize>, bool)>, call: impl Fn(*mut c_void, usize) -> c_int) -> c_int {
+    let calls = (parts.into_iter()).map(|(part, _)| call(part.start as *mut c_void, part.len()));
+    calls.into_iter().find(|&said| said != 0).unwrap_or(0)
 }
 
 fn to(at: *mut c_void, len: usize) -> To<'static> {
@@ -104,7 +112,7 @@ fn to(at: *mut c_void, len: usize) -> To<'static> {
     match arena.whose(&bytes) {
         Whose::Arenas => To::Arena(arena, bytes),
         Whose::Others => To::Kernel,
-        Whose::Both => To::Neither,
+        Whose::Both => arena.parts(&bytes).map_or(To::Neither, To::Parts),
     }
 }
 
@@ -116,6 +124,10 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) ->
     let to = to(at, len);
     if let To::Neither = to {
         return failed(libc::ENOMEM);
+    }
+    if let To::Parts(parts) = to {
+        // SAFETY: the caller's word.
+        return each(parts, |at, len| unsafe { mprotect(at, len, protection) });
     }
     // SAFETY: the caller's word.
     let done = unsafe { libc::syscall(libc::SYS_mprotect, at, len, protection) as c_int };
@@ -137,7 +149,7 @@ unsafe extern "C" fn pkey_mprotect(
 ) -> c_int {
     match to(at, len) {
         // A key would have to be known in a child, too.
-        To::Arena(..) if key != -1 => failed(libc::EINVAL),
+        To::Arena(..) | To::Parts(_) if key != -1 => failed(libc::EINVAL),
         To::Kernel => {
             // SAFETY: the caller's word.
             unsafe { libc::syscall(libc::SYS_pkey_mprotect, at, len, protection, key) as c_int }
@@ -156,6 +168,8 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         // SAFETY: the caller's word.
         To::Kernel => return unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) as c_int },
         To::Neither => return failed(libc::ENOMEM),
+        // SAFETY: the caller's word.
+        To::Parts(parts) => return each(parts, |at, len| unsafe { madvise(at, len, advice) }),
         To::Arena(arena, bytes) => (arena, bytes),
     };
     match advice {
@@ -196,6 +210,8 @@ unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: libc::c_uint) 
         // SAFETY: the caller's word.
         To::Kernel => unsafe { libc::syscall(libc::SYS_mlock2, at, len, flags) as c_int },
         To::Neither => failed(libc::ENOMEM),
+        // SAFETY: the caller's word.
+        To::Parts(parts) => each(parts, |at, len| unsafe { mlock2(at, len, flags) }),
         To::Arena(arena, bytes) => match arena.keep(bytes) {
             Ok(()) => 0,
             Err(errno) => failed(errno),
@@ -212,6 +228,8 @@ unsafe extern "C" fn munlock(at: *const c_void, len: usize) -> c_int {
         // SAFETY: the caller's word.
         To::Kernel => unsafe { libc::syscall(libc::SYS_munlock, at, len) as c_int },
         To::Neither => failed(libc::ENOMEM),
+        // SAFETY: the caller's word.
+        To::Parts(parts) => each(parts, |at, len| unsafe { munlock(at, len) }),
         To::Arena(arena, bytes) => {
             arena.let_go(bytes);
             0
@@ -286,7 +304,8 @@ unsafe extern "C" fn mremap(
                 libc::syscall(libc::SYS_mremap, at, old_len, new_len, flags, new_at) as *mut c_void
             }
         }
-        To::Neither => refused(libc::EFAULT),
+        // As the kernel says of several mappings.
+        To::Neither | To::Parts(_) => refused(libc::EFAULT),
         To::Arena(arena, old) => {
             let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let Some(new_len) = new_len.checked_next_multiple_of(PAGE_BYTES) else {

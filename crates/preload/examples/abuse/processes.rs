@@ -346,7 +346,7 @@ pub(crate) fn end(how: &str) {
         // SAFETY: the signal ends this process.
         "terminate" => assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0),
         "fault" => {
-            block.unmap();
+            sys::mprotect(block.at, block.len, libc::PROT_NONE).expect("protected");
             word(block.at).store(1, Relaxed);
         }
         "exec" => {

@@ -115,7 +115,7 @@ struct Run {
 }
 
 const PIECES_MAX: usize = 12;
-const OPERATIONS: usize = 220;
+const OPERATIONS: usize = 140;
 
 pub(crate) fn run(seed: u64) {
     let is_done = AtomicBool::new(false);

@@ -255,6 +255,25 @@ impl Arena {
         }
     }
 
+    /// A range that is [`Whose::Both`], in order: its parts, and whether each is the arena's; none
+    /// where some of it is nobody's.
+    pub fn parts(&self, bytes: &Range<usize>) -> Option<Vec<(Range<usize>, bool)>> {
+        let (before, pages, after) = self.split(bytes);
+        let state = self.lock();
+        let of = |parts: Vec<Range<u32>>, is_ours| {
+            let bytes = move |part: Range<u32>| (self.bytes(&part), is_ours);
+            parts.into_iter().map(bytes)
+        };
+        let mut parts: Vec<_> = of(self.given(&state, pages.clone()), true)
+            .chain(of(state.extents.lost_in(pages), false))
+            .chain([(before, false), (after, false)])
+            .filter(|(part, _)| !part.is_empty())
+            .collect();
+        parts.sort_unstable_by_key(|(part, _)| part.start);
+        let len: usize = parts.iter().map(|(part, _)| part.len()).sum();
+        (len == bytes.len()).then_some(parts)
+    }
+
     /// Whether the program has changed the protection of some of a range.
     pub fn is_protected(&self, bytes: &Range<usize>) -> bool {
         let (_, pages, _) = self.split(bytes);
