@@ -47,12 +47,51 @@ unsafe extern "C" fn mmap(
         && let Some(bytes) = pages(at, len)
         && let Some(arena) = arena_of(&bytes)
     {
-        arena.lose(bytes);
+        // SAFETY: the caller's word.
+        return unsafe { over(arena, bytes, len, protection, flags, file, offset) };
     }
     // SAFETY: the caller's word.
     unsafe {
         libc::syscall(libc::SYS_mmap, at, len, protection, flags, file, offset) as *mut c_void
     }
+}
+
+/// Maps something over a part of the arena: made elsewhere first, since what is there is to stay
+/// where that is refused.
+///
+/// # Safety
+///
+/// As `mmap`.
+unsafe fn over(
+    arena: &Arena,
+    bytes: Range<usize>,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let (anywhere, flags) = (0usize, flags & !libc::MAP_FIXED);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let made = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            anywhere,
+            len,
+            protection,
+            flags,
+            file,
+            offset,
+        )
+    };
+    if made as *mut c_void == MAP_FAILED {
+        return MAP_FAILED;
+    }
+    let to = bytes.start;
+    arena.lose(bytes);
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: from where it was made to where the caller wants it.
+    unsafe { libc::syscall(libc::SYS_mremap, made, len, len, how, to) as *mut c_void }
 }
 
 /// # Safety
@@ -291,6 +330,11 @@ unsafe extern "C" fn mremap(
         failed(errno);
         MAP_FAILED
     };
+    if old_len == 0 && arena_of(&(at as usize..at as usize + 1)).is_some_and(|one| !one.is_plain())
+    {
+        // Another view of a shared mapping; to the program it is private.
+        return refused(libc::EINVAL);
+    }
     match to(at, old_len) {
         To::Kernel => {
             if is_fixed
@@ -362,4 +406,32 @@ unsafe fn move_to(
         arena.unmap(old);
     }
     new
+}
+
+/// # Safety
+///
+/// As `remap_file_pages`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn remap_file_pages(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    offset: usize,
+    flags: c_int,
+) -> c_int {
+    // To the program its memory is private, of which there is no such thing.
+    if !matches!(to(at, len), To::Kernel) {
+        return failed(libc::EINVAL);
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        libc::syscall(
+            libc::SYS_remap_file_pages,
+            at,
+            len,
+            protection,
+            offset,
+            flags,
+        ) as c_int
+    }
 }

@@ -4,7 +4,7 @@
 //!
 //! *Thread safety*: all of it.
 
-use crate::process::{arena, arena_or_begin};
+use crate::process::{Real, arena, arena_or_begin};
 use crate::{LEAST_BYTES, failed};
 use libc::{c_int, c_void};
 use nyx_swap::arena::{Arena, Piece};
@@ -18,6 +18,16 @@ unsafe extern "C" {
     fn __libc_realloc(old: *mut c_void, len: usize) -> *mut c_void;
     fn __libc_memalign(align: usize, len: usize) -> *mut c_void;
     fn __libc_free(old: *mut c_void);
+}
+
+// SAFETY: who calls it keeps to what the C library says of it.
+type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
+// SAFETY: that is its type.
+static USABLE: Real<Usable> = unsafe { Real::new(c"malloc_usable_size") };
+
+/// Looks for what it needs of the C library.
+pub(crate) fn look_up() {
+    let _ = USABLE.get();
 }
 
 /// A multiple of it is what `malloc` gives.
@@ -247,13 +257,9 @@ unsafe extern "C" fn pvalloc(len: usize) -> *mut c_void {
 /// As `malloc_usable_size`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
-    type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
-    static REAL: std::sync::OnceLock<Option<Usable>> = std::sync::OnceLock::new();
     if let Some((_, len)) = of_arena(at) {
         return len;
     }
-    // SAFETY: that is its type.
-    let real = REAL.get_or_init(|| unsafe { crate::process::next(c"malloc_usable_size") });
     // SAFETY: the caller's word.
-    real.map_or(0, |real| unsafe { real(at) })
+    USABLE.get().map_or(0, |real| unsafe { real(at) })
 }

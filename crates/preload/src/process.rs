@@ -7,11 +7,12 @@
 //! *Thread safety*: all of it.
 
 use libc::{c_int, c_void};
-use nyx_swap::arena::{self, Arena, ArenaFigures, Forking, Terms};
+use nyx_swap::arena::{self, Arena, ArenaFigures, Forking, Terms, Undisturbed};
 use std::cell::UnsafeCell;
+use std::ffi::CStr;
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Release};
 
 /// What has become of it.
@@ -32,6 +33,7 @@ pub(crate) fn arena() -> Option<&'static Arena> {
 /// The same; it begins where it has not.
 pub(crate) fn arena_or_begin() -> Option<&'static Arena> {
     if STAGE.load(Relaxed) == NEW && STAGE.compare_exchange(NEW, BEGINS, AcqRel, Relaxed).is_ok() {
+        let _undisturbed = Undisturbed::new();
         if let Some(arena) = begin() {
             ARENA.store(Box::leak(Box::new(arena)), Release);
         }
@@ -116,23 +118,47 @@ extern "C" fn at_exit() {
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function of that name, behind ours.
-///
-/// # Safety
-///
-/// `T` is the type of a pointer to it.
-pub(crate) unsafe fn next<T: Copy>(name: &std::ffi::CStr) -> Option<T> {
-    // SAFETY: the name is one.
-    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: a pointer to a function is as large as one to data; the caller's word for its type.
-    (!at.is_null()).then(|| unsafe { std::mem::transmute_copy(&at) })
+/// A function of the C library's, behind ours of the same name. It is looked for when the library is
+/// loaded: later that may wait for a thread that loads another, and has called us.
+pub(crate) struct Real<T> {
+    name: &'static CStr,
+    at: AtomicPtr<c_void>,
+    kind: PhantomData<T>,
 }
+
+impl<T: Copy> Real<T> {
+    /// # Safety
+    ///
+    /// `T` is the type of a pointer to the function of that name.
+    pub(crate) const unsafe fn new(name: &'static CStr) -> Real<T> {
+        Real {
+            name,
+            at: AtomicPtr::new(std::ptr::null_mut()),
+            kind: PhantomData,
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<T> {
+        let mut at = self.at.load(Relaxed);
+        if at.is_null() {
+            // SAFETY: the name is one.
+            at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            // Two may do it; they find the same.
+            self.at.store(at, Relaxed);
+        }
+        // SAFETY: a pointer to a function is as large as one to data; `new` was told its type.
+        (!at.is_null()).then(|| unsafe { std::mem::transmute_copy(&at) })
+    }
+}
+
+// SAFETY: that is its type.
+static REGISTER: Real<Register> = unsafe { Real::new(c"__register_atfork") };
 
 /// Registers ours before any other: it is to be the last before a fork, and the first after it,
 /// since what others do there may use the arena.
 fn register(with: &Register) {
-    static IS_DONE: OnceLock<()> = OnceLock::new();
-    IS_DONE.get_or_init(|| {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if !IS_DONE.swap(true, Relaxed) {
         // SAFETY: the functions are there as long as this library.
         unsafe {
             with(
@@ -142,7 +168,7 @@ fn register(with: &Register) {
                 std::ptr::null_mut(),
             )
         };
-    });
+    }
 }
 
 /// What `pthread_atfork` calls.
@@ -157,8 +183,7 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     dso: *mut c_void,
 ) -> c_int {
-    // SAFETY: that is its type.
-    let Some(real) = (unsafe { next::<Register>(c"__register_atfork") }) else {
+    let Some(real) = REGISTER.get() else {
         return libc::ENOMEM;
     };
     register(&real);
@@ -166,15 +191,38 @@ unsafe extern "C" fn __register_atfork(
     unsafe { real(prepare, parent, child, dso) }
 }
 
+// What the standard library registers to be done at a thread's end is not done in this library: it
+// takes a lock of the dynamic linker, which a thread has that loads another library, and may wait for
+// us. Some bytes are lost with each thread. The name is this library's alone; the program's own stays.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl __cxa_thread_atexit_impl",
+    ".hidden __cxa_thread_atexit_impl",
+    ".type __cxa_thread_atexit_impl, @function",
+    "__cxa_thread_atexit_impl:",
+    "xor eax, eax",
+    "ret",
+);
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".globl __cxa_thread_atexit_impl",
+    ".hidden __cxa_thread_atexit_impl",
+    ".type __cxa_thread_atexit_impl, %function",
+    "__cxa_thread_atexit_impl:",
+    "mov w0, wzr",
+    "ret",
+);
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
-    // SAFETY: that is its type.
-    if let Some(real) = unsafe { next::<Register>(c"__register_atfork") } {
+    if let Some(real) = REGISTER.get() {
         register(&real);
     }
+    crate::memory::look_up();
+    crate::transfers::look_up();
 }
 
 /// The fork that is under way; it holds the arena's lock, so that there is one at a time.

@@ -12,26 +12,22 @@
 //!
 //! *Thread safety*: all of it.
 
-use crate::process::{arena, next};
+use crate::process::{Real, arena};
 use crate::{arena_of, failed};
 use libc::{c_int, c_void, iovec, off_t};
 use nyx_swap::arena::Arena;
-use std::ffi::CStr;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 /// So much is pinned at once; where an arena is smaller, less.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// Ranges that stay in memory until this is dropped.
-struct Pinned(Vec<(&'static Arena, Range<usize>)>);
+/// A range that stays in memory until this is dropped.
+struct Pinned(&'static Arena, Range<usize>);
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        for (arena, bytes) in self.0.drain(..) {
-            arena.unpin(bytes);
-        }
+        self.0.unpin(self.1.clone());
     }
 }
 
@@ -77,7 +73,7 @@ fn one(
                 failed(libc::ENOMEM) as isize
             };
         }
-        let pinned = Pinned(vec![(arena, bytes)]);
+        let pinned = Pinned(arena, bytes);
         let read = read(to, wanted, done);
         drop(pinned);
         match read {
@@ -92,7 +88,8 @@ fn one(
     done as isize
 }
 
-/// Reads into several; all of them are pinned at once.
+/// Reads into several; one after the other where some are the arena's and past the page cache.
+/// `read` has what to read into, and how much was read before.
 ///
 /// # Safety
 ///
@@ -101,38 +98,38 @@ unsafe fn several(
     file: c_int,
     buffers: *const iovec,
     count: c_int,
-    read: impl Fn() -> isize,
+    read: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
     if arena().is_none() || count <= 0 || buffers.is_null() || !is_direct(file) {
-        return read();
+        return read(buffers, count, 0);
     }
     // SAFETY: the caller's word.
-    let buffers = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
-    let mut pinned = Pinned(Vec::new());
-    for buffer in buffers {
-        if let Some(arena) = meets_arena(buffer.iov_base, buffer.iov_len) {
-            let begin = buffer.iov_base as usize;
-            let bytes = begin..begin + buffer.iov_len;
-            if !arena.pin(bytes.clone()) {
-                return failed(libc::ENOMEM) as isize;
-            }
-            pinned.0.push((arena, bytes));
+    let each = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
+    if each
+        .iter()
+        .all(|buffer| meets_arena(buffer.iov_base, buffer.iov_len).is_none())
+    {
+        return read(buffers, count, 0);
+    }
+    let mut done = 0;
+    for buffer in each {
+        let was = one(file, buffer.iov_base, buffer.iov_len, |at, len, before| {
+            let buffer = iovec {
+                iov_base: at,
+                iov_len: len,
+            };
+            read(&raw const buffer, 1, done + before)
+        });
+        match was {
+            ..0 if done > 0 => break,
+            ..0 => return was,
+            was => done += was as usize,
+        }
+        if (was as usize) < buffer.iov_len {
+            break;
         }
     }
-    read()
-}
-
-/// The C library's function: it may be a point of cancellation, so a system call will not do.
-macro_rules! real {
-    ($name:literal, $type:ty) => {{
-        static REAL: OnceLock<Option<$type>> = OnceLock::new();
-        const NAME: &CStr = $name;
-        // SAFETY: that is its type.
-        match REAL.get_or_init(|| unsafe { next::<$type>(NAME) }) {
-            Some(real) => *real,
-            None => return failed(libc::ENOSYS) as isize,
-        }
-    }};
+    done as isize
 }
 
 // SAFETY: who calls one keeps to what the C library says of it.
@@ -143,12 +140,35 @@ type ReadIntoAt = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t)
 type ReadIntoAtWith =
     unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t, c_int) -> isize;
 
+// The C library's functions, not system calls: a thread may be cancelled in them.
+// SAFETY: that is its type.
+static READ: Real<Read> = unsafe { Real::new(c"read") };
+// SAFETY: that is its type.
+static READ_AT: Real<ReadAt> = unsafe { Real::new(c"pread") };
+// SAFETY: that is its type.
+static READ_INTO: Real<ReadInto> = unsafe { Real::new(c"readv") };
+// SAFETY: that is its type.
+static READ_INTO_AT: Real<ReadIntoAt> = unsafe { Real::new(c"preadv") };
+// SAFETY: that is its type.
+static READ_INTO_AT_WITH: Real<ReadIntoAtWith> = unsafe { Real::new(c"preadv2") };
+
+/// Looks for what it needs of the C library.
+pub(crate) fn look_up() {
+    let _ = READ.get();
+    let _ = READ_AT.get();
+    let _ = READ_INTO.get();
+    let _ = READ_INTO_AT.get();
+    let _ = READ_INTO_AT_WITH.get();
+}
+
 /// # Safety
 ///
 /// As `read`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(file: c_int, at: *mut c_void, len: usize) -> isize {
-    let real = real!(c"read", Read);
+    let Some(real) = READ.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
     // SAFETY: the caller's word.
     one(file, at, len, |at, len, _| unsafe { real(file, at, len) })
 }
@@ -180,7 +200,9 @@ unsafe extern "C-unwind" fn pread(
     len: usize,
     offset: off_t,
 ) -> isize {
-    let real = real!(c"pread", ReadAt);
+    let Some(real) = READ_AT.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
     let read = |at, len, done: usize| {
         // SAFETY: the caller's word.
         unsafe { real(file, at, len, offset + done as off_t) }
@@ -240,9 +262,15 @@ unsafe extern "C-unwind" fn __pread64_chk(
 /// As `readv`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(file: c_int, buffers: *const iovec, count: c_int) -> isize {
-    let real = real!(c"readv", ReadInto);
+    let Some(real) = READ_INTO.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
     // SAFETY: the caller's word.
-    unsafe { several(file, buffers, count, || real(file, buffers, count)) }
+    unsafe {
+        several(file, buffers, count, |buffers, count, _| {
+            real(file, buffers, count)
+        })
+    }
 }
 
 /// # Safety
@@ -255,9 +283,15 @@ unsafe extern "C-unwind" fn preadv(
     count: c_int,
     offset: off_t,
 ) -> isize {
-    let real = real!(c"preadv", ReadIntoAt);
+    let Some(real) = READ_INTO_AT.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
     // SAFETY: the caller's word.
-    unsafe { several(file, buffers, count, || real(file, buffers, count, offset)) }
+    unsafe {
+        several(file, buffers, count, |buffers, count, done| {
+            real(file, buffers, count, offset + done as off_t)
+        })
+    }
 }
 
 /// # Safety
@@ -285,8 +319,16 @@ unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> isize {
-    let real = real!(c"preadv2", ReadIntoAtWith);
-    let read = || {
+    let Some(real) = READ_INTO_AT_WITH.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
+    let read = |buffers, count, done: usize| {
+        // -1 is where the file stands.
+        let offset = if offset == -1 {
+            -1
+        } else {
+            offset + done as off_t
+        };
         // SAFETY: the caller's word.
         unsafe { real(file, buffers, count, offset, flags) }
     };

@@ -9,107 +9,180 @@
 //! *Thread safety*: the calls are made in the thread that forks, before and after.
 
 use super::service::Pause;
+use super::undisturbed::Undisturbed;
 use super::{Arena, State};
-use libc::c_void;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::path::PathBuf;
+use crate::region::threads;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A fork that is under way.
+/// A fork that is under way. No signal is handled meanwhile, and the thread is not cancelled: it is
+/// in no state to be.
 #[derive(Debug)]
 pub struct Forking<'a> {
     arena: &'a Arena,
+    /// None in a child, which forks as any process does.
+    copy: Option<Copying>,
     state: MutexGuard<'a, State>,
-    pause: Option<Pause>,
-    /// The child says that it has what it wants.
-    done: Option<(PipeReader, PipeWriter)>,
     parent: u32,
+    /// Dropped last.
+    _undisturbed: Undisturbed,
+}
+
+#[derive(Debug)]
+struct Copying {
+    pause: Pause,
+    /// The file of memory and the device; or why a child cannot have them.
+    sources: io::Result<[File; 2]>,
+    /// The child says that it has what it wants.
+    sockets: Option<(UnixStream, UnixStream)>,
 }
 
 impl Arena {
     /// Before a fork.
     pub fn before_fork(&self) -> Forking<'_> {
+        let undisturbed = Undisturbed::new();
+        let here = &raw const undisturbed as usize;
+        if !self.is_plain() && self.range.contains(&here) {
+            // It would wait for itself.
+            super::complain("a thread whose stack is in the arena cannot fork: the process ends");
+            threads::end();
+        }
         let state = self.lock();
-        let is_plain = self.is_plain();
         Forking {
             arena: self,
-            pause: (!is_plain).then(|| self.service.pause()),
-            done: io::pipe().ok().filter(|_| !is_plain),
+            copy: (!self.is_plain()).then(|| Copying::begin(self)),
             state,
             parent: std::process::id(),
+            _undisturbed: undisturbed,
         }
     }
+}
+
+impl Copying {
+    fn begin(arena: &Arena) -> Copying {
+        let sockets = UnixStream::pair();
+        let socket = sockets
+            .as_ref()
+            .map_or(-1, |(_, theirs)| theirs.as_raw_fd());
+        let (pause, lent) = arena.service.pause(socket);
+        let (sockets, sources) = match (sockets, lent) {
+            (Err(error), _) => (None, Err(error)),
+            (Ok(sockets), Err(error)) => (Some(sockets), Err(error)),
+            (Ok(sockets), Ok(())) => {
+                let sources = receive(&sockets.0);
+                (Some(sockets), sources)
+            }
+        };
+        Copying {
+            pause,
+            sources,
+            sockets,
+        }
+    }
+}
+
+/// The two descriptors that were sent.
+fn receive(socket: &UnixStream) -> io::Result<[File; 2]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut received = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let into = &mut [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, into, &mut received, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = received.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let files: Vec<OwnedFd> = rights.flatten().collect();
+    let files = <[OwnedFd; 2]>::try_from(files);
+    let none = |_| io::Error::other("the descriptors of its memory did not come");
+    Ok(files.map_err(none)?.map(File::from))
 }
 
 impl Forking<'_> {
     /// In the parent, whether there is a child or not.
     pub fn in_parent(self) {
-        let Some((mut reader, writer)) = self.done else {
+        let Some(mut copy) = self.copy else {
             return;
         };
-        drop(writer);
-        // A child that ends without a word has no use for its copy.
-        let _ = reader.read(&mut [0]);
+        // All stands still until the child has answered. One that ends without a word has no use
+        // for its copy; nor is there one where the fork failed.
+        if let Some((mut ours, theirs)) = copy.sockets.take() {
+            drop(theirs);
+            while ours
+                .read(&mut [0])
+                .is_err_and(|error| error.kind() == ErrorKind::Interrupted)
+            {}
+        }
     }
 
     /// In the child. Ends it where it cannot have what it is to have.
     pub fn in_child(mut self) {
-        let Some(pause) = self.pause.take() else {
+        let Some(copy) = self.copy.take() else {
             return;
         };
         self.arena.is_plain.store(true, Relaxed);
-        let Some((reader, mut writer)) = self.done.take() else {
-            self.end("there is no pipe to its parent");
+        let done = match copy.sources {
+            Err(error) => Err(error),
+            Ok(sources) => self.copy(&copy.pause, &sources),
         };
-        drop(reader);
-        if let Err(error) = self.copy(&pause) {
-            self.end(&error.to_string());
+        if let Err(why) = done {
+            super::complain(&format!(
+                "a child of process {} cannot have a copy of its memory, and ends: {why}",
+                self.parent
+            ));
+            threads::end();
         }
         self.state.locked.clear();
-        // The parent waits for it, or is gone.
-        let _ = writer.write_all(&[1]);
-        // Its other end is no thread of this process.
-        std::mem::forget(pause);
+        if let Some((_, theirs)) = &copy.sockets {
+            // The parent waits for it, or is gone; that is no signal.
+            // SAFETY: a byte lies there.
+            unsafe {
+                libc::send(
+                    theirs.as_raw_fd(),
+                    [1u8].as_ptr().cast(),
+                    1,
+                    libc::MSG_NOSIGNAL,
+                )
+            };
+        }
+        // Who would hear of its end is no thread of this process.
+        std::mem::forget(copy.pause);
     }
 
-    fn copy(&mut self, pause: &Pause) -> io::Result<()> {
+    fn copy(&mut self, pause: &Pause, sources: &[File; 2]) -> io::Result<()> {
         let arena = self.arena;
         let all = 0..(arena.range.len() / super::PAGE_BYTES) as u32;
-        let lost = self.state.extents.lost_in(all.clone());
         let mut ours = vec![all.clone()];
-        for lost in lost {
+        for lost in self.state.extents.lost_in(all.clone()) {
             ours = (ours.iter())
                 .flat_map(|part| super::without(part, &lost))
                 .collect();
         }
         for part in &ours {
-            map_plain(arena.bytes(part))?;
+            map_plain(&arena.bytes(part))?;
         }
-        let thread = format!("/proc/{}/task/{}/fd", self.parent, pause.thread);
         let given = arena.given(&self.state, all);
         // SAFETY: this is the child, alone; what is given was mapped above, and is zeros.
-        unsafe { pause.still.copy(&PathBuf::from(thread), &given)? };
+        unsafe { pause.still.copy(sources, &given) };
         for (range, protection) in &self.state.protected {
             super::protect(&arena.bytes(range), *protection);
         }
         Ok(())
     }
-
-    fn end(&self, why: &str) -> ! {
-        super::complain(&format!(
-            "a child of process {} cannot have a copy of its memory, and ends: {why}",
-            self.parent
-        ));
-        std::process::abort()
-    }
 }
 
 /// Private memory where the parent has the arena, and this process nothing.
-fn map_plain(bytes: std::ops::Range<usize>) -> io::Result<()> {
+fn map_plain(bytes: &Range<usize>) -> io::Result<()> {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let (start, len) = (bytes.start as *mut c_void, bytes.len());
+    let (start, len) = (bytes.start, bytes.len());
     // SAFETY: a new mapping, where there is none.
     let at = unsafe { libc::syscall(libc::SYS_mmap, start, len, super::READ_WRITE, flags, -1, 0) };
     match at {

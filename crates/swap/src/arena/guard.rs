@@ -17,9 +17,9 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// Why no arena can begin; none where it can.
+/// Why no arena can begin; none where it can. This thread still has the program's descriptors.
 pub(super) fn obstacle() -> Option<&'static str> {
-    let links = fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let links = fs::read_dir("/proc/thread-self/fd").ok()?.flatten();
     let is_ring = |path: std::path::PathBuf| path.to_string_lossy().contains("io_uring");
     if links
         .filter_map(|link| fs::read_link(link.path()).ok())

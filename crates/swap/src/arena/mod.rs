@@ -26,11 +26,15 @@ mod budget;
 mod extents;
 mod fork;
 mod guard;
+mod handoff;
+mod says;
 mod service;
 mod terms;
+mod undisturbed;
 
 pub use fork::Forking;
 pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
+pub use undisturbed::Undisturbed;
 
 use crate::region::RegionError;
 use extents::Extents;
@@ -39,7 +43,7 @@ use service::Service;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 const PAGE_BYTES: usize = 4096;
 /// An arena has at least so much in memory.
@@ -48,6 +52,9 @@ const LIMIT_BYTES_MIN: u64 = 1 << 20;
 const KEPT_BYTES_MAX: u64 = 32 << 20;
 /// And no more than this part of the limit.
 const KEPT_ONE_IN: u64 = 8;
+/// So much of the limit may be pinned or locked, one part in so many: half of what an arena has
+/// at least.
+const PINNED_ONE_IN: u64 = 16;
 /// In so many pieces.
 const KEPT_PIECES: usize = 32;
 
@@ -58,6 +65,10 @@ pub struct Arena {
     range: Range<usize>,
     kept_pages_max: u32,
     state: Mutex<State>,
+    /// Pages that may be pinned and are not: where all are, no fault finds memory.
+    pinnable: Mutex<usize>,
+    unpinned: Condvar,
+    pinnable_max: usize,
     /// This is a child of `fork`: all is plain memory.
     is_plain: AtomicBool,
 }
@@ -106,6 +117,7 @@ impl Arena {
         let service = Service::start(terms)?;
         let range = service.range.clone();
         let kept = (terms.limit_bytes / KEPT_ONE_IN).min(KEPT_BYTES_MAX);
+        let pinnable = terms.limit_bytes.max(LIMIT_BYTES_MIN) / PINNED_ONE_IN / PAGE_BYTES as u64;
         Ok(Arena {
             service,
             kept_pages_max: (kept / PAGE_BYTES as u64) as u32,
@@ -116,6 +128,9 @@ impl Arena {
                 protected: Vec::new(),
             }),
             range,
+            pinnable: Mutex::new(pinnable as usize),
+            unpinned: Condvar::new(),
+            pinnable_max: pinnable as usize,
             is_plain: AtomicBool::new(false),
         })
     }
@@ -320,11 +335,16 @@ impl Arena {
     pub fn keep(&self, bytes: Range<usize>) -> Result<(), Errno> {
         let (_, pages, _) = self.split(&bytes);
         let mut state = self.lock();
-        for page in pages {
-            if state.locked.contains(&page) {
-                continue;
-            }
+        let new: Vec<u32> = pages.filter(|page| !state.locked.contains(page)).collect();
+        if !self.reserve(new.len(), false) {
+            return Err(libc::ENOMEM);
+        }
+        for (done, &page) in new.iter().enumerate() {
             if !self.service.pin(self.offsets(&(page..page + 1))) {
+                self.release(new.len() - done);
+                new[..done]
+                    .iter()
+                    .for_each(|&page| self.unlock(&mut state, &(page..page + 1)));
                 return Err(libc::ENOMEM);
             }
             state.locked.insert(page);
@@ -338,16 +358,43 @@ impl Arena {
         self.unlock(&mut self.lock(), &pages);
     }
 
-    /// Has a range in memory until [`Arena::unpin`]; false where it cannot be.
+    /// Has a range in memory until [`Arena::unpin`]; false where it cannot be. Waits for others that
+    /// have pinned too much for it.
     pub fn pin(&self, bytes: Range<usize>) -> bool {
         let (_, pages, _) = self.split(&bytes);
-        self.service.pin(self.offsets(&pages))
+        if !self.reserve(pages.len(), true) {
+            return false;
+        }
+        let is_pinned = self.service.pin(self.offsets(&pages));
+        if !is_pinned {
+            self.release(pages.len());
+        }
+        is_pinned
+    }
+
+    /// Takes so many of the pages that may be pinned; false where they cannot be had.
+    fn reserve(&self, pages: usize, waits: bool) -> bool {
+        let locked = self.pinnable.lock().expect("nobody panics with it");
+        let least = if waits { self.pinnable_max / 2 } else { 0 };
+        if pages > self.pinnable_max - least || !waits && pages > *locked {
+            return false;
+        }
+        let is_short = |left: &mut usize| pages > *left;
+        let left = self.unpinned.wait_while(locked, is_short);
+        *left.expect("nobody panics with it") -= pages;
+        true
+    }
+
+    fn release(&self, pages: usize) {
+        *self.pinnable.lock().expect("nobody panics with it") += pages;
+        self.unpinned.notify_all();
     }
 
     /// Takes a [`Arena::pin`] of the same range back.
     pub fn unpin(&self, bytes: Range<usize>) {
         let (_, pages, _) = self.split(&bytes);
         self.service.unpin(self.offsets(&pages));
+        self.release(pages.len());
     }
 
     /// Writes down how it fares.
@@ -401,6 +448,7 @@ impl Arena {
         for page in locked {
             state.locked.remove(&page);
             self.service.unpin(self.offsets(&(page..page + 1)));
+            self.release(1);
         }
     }
 
@@ -509,13 +557,13 @@ fn protect(bytes: &Range<usize>, protection: c_int) {
 
 /// Writes a line where the program's errors go, from a thread of the program.
 pub fn complain(line: &str) {
-    // At once, and past every lock and buffer: this may be a child of `fork`.
+    // At once, past every lock and buffer, and no place to be cancelled at: this may be a fork.
     let line = format!("nyx: {line}\n");
     // SAFETY: so many bytes lie there.
-    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
 /// The same, from a thread of the arena.
 pub fn complain_from_inside(line: &str) {
-    service::complain(line);
+    says::say(line);
 }

@@ -11,14 +11,19 @@
 //!
 //! *Thread safety*: asked from any thread; answers in turn.
 
+use super::handoff::Queue;
 use super::terms::{ArenaFigures, Terms};
-use super::{budget, guard};
+use super::{budget, guard, says};
 use crate::region::{Device, Region, RegionError, Shape, Still, threads};
-use rustix::thread::gettid;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The limit is thought over so often.
@@ -36,10 +41,17 @@ struct Served {
     told: Instant,
 }
 
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("range", &self.range)
+            .finish_non_exhaustive()
+    }
+}
+
 /// See the module.
-#[derive(Debug)]
 pub(super) struct Service {
-    jobs: SyncSender<Job>,
+    jobs: Arc<Queue<Job>>,
     /// Where the arena is.
     pub(super) range: Range<usize>,
 }
@@ -48,48 +60,44 @@ pub(super) struct Service {
 #[derive(Debug)]
 pub(super) struct Pause {
     pub(super) still: Still,
-    /// The thread whose table of descriptors has what `still` names.
-    pub(super) thread: i32,
-    _over: SyncSender<()>,
+    over: Arc<Queue<()>>,
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        self.over.put(());
+    }
 }
 
 impl Service {
     /// Makes the arena's region, on a thread of its own.
     pub(super) fn start(terms: &Terms) -> Result<Service, RegionError> {
-        if let Some(reason) = guard::obstacle() {
-            let reason = reason.to_owned();
-            return Err(RegionError::NotSafe { reason });
-        }
-        let (answer, answered) = mpsc::sync_channel(1);
-        let (jobs, asked) = mpsc::sync_channel(16);
-        let terms = terms.clone();
+        let (jobs, answer) = (Queue::new(), Queue::new());
+        let (asked, answering, terms) = (jobs.clone(), answer.clone(), terms.clone());
         threads::start("nyx-arena", None, move || match make(&terms) {
-            Err(error) => drop(answer.send(Err(error))),
+            Err(error) => answering.put(Err(error)),
             Ok(region) => {
                 let begin = region.as_ptr() as usize;
-                let _ = answer.send(Ok(begin..begin + region.len_bytes()));
-                let now = Instant::now();
+                answering.put(Ok(begin..begin + region.len_bytes()));
                 let served = Served {
                     region,
                     terms,
                     forks: 0,
-                    told: now,
+                    told: Instant::now(),
                 };
                 served.serve(&asked);
             }
         })?;
-        let range = answered.recv().expect("it answers, or the process ends")?;
+        let range = answer.take()?;
         Ok(Service { jobs, range })
     }
 
     fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Served) -> T + Send + 'static) -> T {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |served| {
-            let _ = answer.send(what(served));
-        });
-        let gone = "the thread that has the arena ends with the process";
-        self.jobs.send(job).expect(gone);
-        answered.recv().expect(gone)
+        let answer = Queue::new();
+        let answering = answer.clone();
+        self.jobs
+            .put(Box::new(move |served| answering.put(what(served))));
+        answer.take()
     }
 
     /// These bytes read as zeros, and take nothing.
@@ -117,37 +125,41 @@ impl Service {
         self.ask(Served::tell);
     }
 
-    /// Nothing of the arena changes until the answer is dropped.
-    pub(super) fn pause(&self) -> Pause {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let (over, is_over) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |served| {
+    /// Nothing of the arena changes until the answer is dropped. The descriptors that a copy is made
+    /// of go to the other end of `socket`, a socket of the program's, unless that is refused.
+    pub(super) fn pause(&self, socket: RawFd) -> (Pause, io::Result<()>) {
+        let (answer, over) = (Queue::new(), Queue::new());
+        let (answering, is_over) = (answer.clone(), over.clone());
+        self.jobs.put(Box::new(move |served| {
             served.forks += 1;
             let frozen = served.region.freeze();
-            let _ = answer.send((frozen.still(), gettid().as_raw_nonzero().get()));
-            // By an error: the other end was dropped.
-            let _ = is_over.recv();
-        });
-        let gone = "the thread that has the arena ends with the process";
-        self.jobs.send(job).expect(gone);
-        let (still, thread) = answered.recv().expect(gone);
-        Pause {
-            still,
-            thread,
-            _over: over,
-        }
+            let lent = lend(socket, &frozen.descriptors());
+            answering.put((frozen.still(), lent));
+            is_over.take();
+        }));
+        let (still, lent) = answer.take();
+        (Pause { still, over }, lent)
     }
 }
 
+/// Sends descriptors of ours to the other end of a socket of the program's.
+fn lend(socket: RawFd, descriptors: &[BorrowedFd<'_>; 2]) -> io::Result<()> {
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let socket = pidfd_getfd(&process, socket, PidfdGetfdFlags::empty())?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut sent = SendAncillaryBuffer::new(&mut space);
+    sent.push(SendAncillaryMessage::ScmRights(descriptors));
+    let byte = [IoSlice::new(&[0])];
+    sendmsg(&socket, &byte, &mut sent, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
 impl Served {
-    fn serve(mut self, asked: &Receiver<Job>) {
+    fn serve(mut self, asked: &Queue<Job>) -> ! {
         let mut looked = Instant::now();
         loop {
-            match asked.recv_timeout(LOOK) {
-                Ok(job) => job(&mut self),
-                Err(RecvTimeoutError::Timeout) => {}
-                // The arena is never dropped.
-                Err(RecvTimeoutError::Disconnected) => return,
+            if let Some(job) = asked.take_within(LOOK) {
+                job(&mut self);
             }
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
@@ -199,10 +211,15 @@ impl Served {
 }
 
 fn make(terms: &Terms) -> Result<Region, RegionError> {
+    if let Some(reason) = guard::obstacle() {
+        let reason = reason.to_owned();
+        return Err(RegionError::NotSafe { reason });
+    }
     own_descriptors().map_err(|error| RegionError::Os {
         what: "have descriptors of its own",
         error,
     })?;
+    says::start()?;
     let metadata = fs::metadata(&terms.pages);
     let is_dir = metadata.is_ok_and(|metadata| metadata.is_dir());
     let device = match is_dir {
@@ -242,13 +259,4 @@ fn own_descriptors() -> io::Result<()> {
         std::mem::forget(nothing);
     }
     Ok(())
-}
-
-/// Writes a line where the program's errors go, from a thread that has not its descriptors.
-pub(super) fn complain(line: &str) {
-    // The first thread's descriptors are the program's. Where they may not be opened again, as
-    // those of somebody else, nothing is said.
-    if let Ok(mut errors) = OpenOptions::new().append(true).open("/proc/self/fd/2") {
-        let _ = errors.write_all(format!("nyx: {line}\n").as_bytes());
-    }
 }

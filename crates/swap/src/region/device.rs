@@ -19,7 +19,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -125,7 +126,10 @@ impl Device {
             let number = MADE.fetch_add(1, Relaxed);
             let path = dir.join(format!("nyx-region-{}-{number}", std::process::id()));
             // Never somebody else's file, nor what a link points to.
-            match File::create_new(&path) {
+            // What it will hold is nobody else's to read.
+            let mut options = File::options();
+            options.write(true).create_new(true).mode(0o600);
+            match options.open(&path) {
                 Ok(_) => break path,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed(&path, "make it")(error)),
@@ -201,11 +205,14 @@ impl Device {
         self.len_bytes
     }
 
-    /// For who opens it again: its descriptor, whether requests go past the page cache, and where
-    /// it begins.
-    pub(super) fn place(&self) -> (RawFd, bool, u64) {
-        let descriptor = self.blocks.as_fd().as_raw_fd();
-        (descriptor, self.blocks.is_direct(), self.begin_bytes)
+    /// For a child of `fork`, which reads it itself.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.blocks.as_fd()
+    }
+
+    /// Where on that the device begins.
+    pub(super) fn begin_bytes(&self) -> u64 {
+        self.begin_bytes
     }
 
     /// Pages that fit.

@@ -206,6 +206,8 @@ impl Memory {
 
     /// Who touches the page gets SIGBUS.
     pub(super) fn poison(&self, page: u32) -> io::Result<()> {
+        // A page that was mapped read only leaves a mark there, which is in the way.
+        self.uffd.allow_writes(self.at(page))?;
         self.uffd.poison(self.at(page))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A child has neither the region's memory nor its threads. While the parent stands still the child
 //! puts private memory at the place of the view and reads into it what each page holds: from the
-//! file of memory or from the device, whose descriptors it opens again.
+//! file of memory or from the device, whose descriptors it was given.
 //!
 //! What it never does: leave a page with zeros that could not be read: who touches that one gets
 //! SIGSEGV.
@@ -13,12 +13,10 @@ use super::Region;
 use super::core::Held;
 use super::uffd::PAGE_BYTES;
 use nyx_policy::paging::pager::{Content, Pager};
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 /// Pages that are read by one call, at most.
 const TOGETHER: u32 = 256;
@@ -33,10 +31,6 @@ pub(crate) struct Frozen<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Still {
     pager: usize,
-    /// In the table of the thread that has the region.
-    memory: RawFd,
-    device: RawFd,
-    is_direct: bool,
     begin_bytes: u64,
     view: usize,
 }
@@ -50,51 +44,43 @@ impl Region {
 }
 
 impl Frozen<'_> {
+    /// The file of memory and the device, for [`Still::copy`].
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        let memory = self.region.shared.memory.file();
+        [memory.as_fd(), self.region.device.file()]
+    }
+
     pub(crate) fn still(&self) -> Still {
-        let (device, is_direct, begin_bytes) = self.region.device.place();
         Still {
             pager: &raw const self.core.pager as usize,
-            memory: self.region.shared.memory.file().as_raw_fd(),
-            device,
-            is_direct,
-            begin_bytes,
+            begin_bytes: self.region.device.begin_bytes(),
             view: self.region.as_ptr() as usize,
         }
     }
 }
 
 impl Still {
-    /// Reads what these pages hold to where they are in the view, where private memory is by now;
-    /// `descriptors` is the directory of those of the parent's thread that has the region.
+    /// Reads what these pages hold to where they are in the view, where private memory is by now.
     ///
     /// # Safety
     ///
     /// This is a child of `fork` of the process that made it, which stands still; it has no other
     /// thread, and memory of zeros at these pages that nobody else uses.
-    pub(crate) unsafe fn copy(&self, descriptors: &Path, pages: &[Range<u32>]) -> io::Result<()> {
-        let open = |number: RawFd, flags: i32| {
-            let mut options = OpenOptions::new();
-            options.read(true).custom_flags(flags);
-            options.open(descriptors.join(number.to_string()))
-        };
-        let memory = open(self.memory, 0)?;
-        let direct = if self.is_direct { libc::O_DIRECT } else { 0 };
-        let device = open(self.device, direct)?;
+    pub(crate) unsafe fn copy(&self, [memory, device]: &[File; 2], pages: &[Range<u32>]) {
         // SAFETY: the pager lay there in the parent under its lock when this process began.
         let pager = unsafe { &*(self.pager as *const Pager) };
         for run in pages.iter().flat_map(|range| runs(pager, range.clone())) {
             let (file, at) = match run.content {
                 Content::Zeros => continue,
-                Content::Memory => (&memory, u64::from(run.first) * PAGE_BYTES as u64),
+                Content::Memory => (memory, u64::from(run.first) * PAGE_BYTES as u64),
                 Content::Device(slot) => {
                     let at = u64::from(slot) * PAGE_BYTES as u64;
-                    (&device, self.begin_bytes + at)
+                    (device, self.begin_bytes + at)
                 }
             };
             // SAFETY: the caller's word.
             unsafe { self.read(file, at, &run) };
         }
-        Ok(())
     }
 
     /// # Safety
@@ -115,7 +101,7 @@ impl Still {
             let bytes = unsafe { std::slice::from_raw_parts_mut(page, PAGE_BYTES) };
             if file.read_exact_at(bytes, at + offset as u64).is_err() {
                 // SAFETY: the page is the child's.
-                unsafe { libc::mprotect(page.cast(), PAGE_BYTES, libc::PROT_NONE) };
+                unsafe { libc::syscall(libc::SYS_mprotect, page, PAGE_BYTES, libc::PROT_NONE) };
             }
         }
     }

@@ -102,8 +102,15 @@ struct EndsAll;
 impl Drop for EndsAll {
     fn drop(&mut self) {
         tracing::error!("a thread of a region panicked: nobody answers its faults any more");
-        std::process::abort();
+        end();
     }
+}
+
+/// Ends the process, past what the program would do then: that may touch the region.
+pub(crate) fn end() -> ! {
+    // SAFETY: the process ends here, whatever its handler of this signal was.
+    unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
+    std::process::abort();
 }
 
 /// A signal's handler of the program could touch the region here, and would wait for itself.
