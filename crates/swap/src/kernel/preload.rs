@@ -222,6 +222,28 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_somebody_uses_gets_no_pages() {
+        let zram = match super::super::zram::Zram::take(1 << 20) {
+            Ok(zram) => zram,
+            Err(error) => {
+                eprintln!("skipped a_device_that_somebody_uses: {error}");
+                return;
+            }
+        };
+        let path = zram.path();
+        let free = check_pages(&path);
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_EXCL);
+        let user = options.open(&path);
+        let taken = check_pages(&path);
+        drop(user.unwrap());
+        zram.take_down().unwrap();
+        assert_eq!(free.unwrap(), Some(1 << 20));
+        let said = taken.unwrap_err().to_string();
+        assert!(said.contains("is in use"), "{said}");
+    }
+
+    #[test]
     fn what_cannot_hold_pages_or_be_preloaded_is_refused_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
