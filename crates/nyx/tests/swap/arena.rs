@@ -2,7 +2,7 @@
 //! refused and what is taken down. The library here is an empty file, which the loader passes over:
 //! what the real one does is tested where it is.
 
-use super::{NYX, Rig, end, is_clean, kill, records_are_gone, rig, text, until};
+use super::{NYX, Rig, end, is_clean, kill, records_are_gone, rig, text, watcher_of};
 use nyx_swap::arena::{ArenaFigures, LIBRARY, TERMS, Terms};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -176,12 +176,9 @@ fn figures_that_a_killed_launcher_left_go_with_its_record() {
         let figures = terms.figures.unwrap();
         ArenaFigures::default().write(&figures, 1).unwrap();
         let launcher = child.id();
-        let watcher = until("watcher", || {
-            rig.records().first()?["watcher"]["pid"].as_u64()
-        });
+        let watcher = watcher_of(&rig);
         child.kill().unwrap();
         child.wait().unwrap();
-        let watcher = u32::try_from(watcher).unwrap();
         if has_watcher {
             assert!(figures.exists(), "the program goes on");
             fs::write(rig.dir.path().join("end"), "").unwrap();

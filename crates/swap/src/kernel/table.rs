@@ -4,12 +4,14 @@
 
 use crate::error::{SwapError, Trying};
 use std::ffi::CString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const TABLE: &str = "/proc/swaps";
+/// More than it has: the kernel knows some thirty areas at most.
+const TABLE_BYTES: usize = 1 << 16;
 /// Above all others: what a run brings is used first.
 const PRIORITY_MOST: libc::c_int = libc::c_int::MAX & SWAP_FLAG_PRIO_MASK;
 /// swapon(2).
@@ -27,8 +29,20 @@ pub(super) struct Entry {
 /// All areas that are on.
 pub(super) fn entries() -> Result<Vec<Entry>, SwapError> {
     let path = Path::new(TABLE);
-    let text = fs::read_to_string(path).trying("read", path)?;
+    let text = File::open(path).and_then(read).trying("read", path)?;
     Ok(text.lines().skip(1).filter_map(parse).collect())
+}
+
+/// All of the table by reads of which one is enough: where somebody turns an area off between two,
+/// the kernel passes over another that is on.
+fn read(mut table: impl Read) -> io::Result<String> {
+    let (mut text, mut bytes) = (Vec::new(), vec![0; TABLE_BYTES]);
+    loop {
+        match table.read(&mut bytes)? {
+            0 => return String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData.into()),
+            len => text.extend_from_slice(&bytes[..len]),
+        }
+    }
 }
 
 /// Whether an area is on, by whatever name.
@@ -88,6 +102,23 @@ fn parse(line: &str) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_is_read_at_once() {
+        /// Gives what it has where that fits, and then nothing.
+        struct Table(Vec<u8>);
+        impl Read for Table {
+            fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+                assert!(bytes.len() >= self.0.len(), "in parts of {}", bytes.len());
+                let len = self.0.len();
+                bytes[..len].copy_from_slice(&self.0);
+                self.0.clear();
+                Ok(len)
+            }
+        }
+        let text = "a line of the table\n".repeat(100);
+        assert_eq!(read(Table(text.clone().into_bytes())).unwrap(), text);
+    }
 
     #[test]
     fn a_line_of_the_table_is_read() {
