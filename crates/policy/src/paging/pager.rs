@@ -6,6 +6,9 @@
 //! fault ends in one `Zero`, `Map` or `Fail` of its page, now or later.
 //!
 //! * The page that is waited for is read first, those that may be wanted after it ([`Prefetch`]).
+//! * Along an access in order pages are had ahead, as far as memory is free, and are mapped before
+//!   they are touched. One page of each window, its marker, is not: a touch of it tells that the
+//!   access goes on, and the next window is had before anybody waits for it.
 //! * A page is *unmapped* before it leaves, and stays in memory for a while: who touches it again
 //!   needs no device, and by that is known to use it. It is then *active*, and leaves after those
 //!   that are not (segmented FIFO; there are no accessed bits in user space).
@@ -26,6 +29,7 @@
 
 mod ahead;
 mod slots;
+mod streams;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -34,20 +38,22 @@ use ahead::{Ahead, Pages};
 pub use ahead::{CLUSTER_PAGES_MAX, Prefetch};
 use slots::Slots;
 use std::collections::VecDeque;
+use streams::{Run, Streams, WINDOW_PAGES_MAX};
 pub use table::State;
-use table::{AHEAD, DIRTY, FORGOTTEN, IN_LINE, Queue, TO_WRITE, Table, WAITED, WRITING};
+use table::{AHEAD, DIRTY, FORGOTTEN, IN_LINE, Queue, TO_MAP, TO_WRITE, Table, WAITED, WRITING};
 
 /// What the engine is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Map zeros; nobody is asked. Where it is not `writable` the first write is to be a fault.
+    /// Map zeros, for who waits or before anybody does. Where it is not `writable` the first write
+    /// is to be a fault.
     Zero {
         /// The page.
         page: u32,
         /// Whether it may be written to without a fault.
         writable: bool,
     },
-    /// Map what is in memory, or change how it is mapped.
+    /// Map what is in memory, for who waits or before anybody does, or change how it is mapped.
     Map {
         /// The page.
         page: u32,
@@ -148,8 +154,13 @@ pub struct Counts {
     pub kept: u64,
     /// Pages read ahead.
     pub ahead: u64,
-    /// Of them, those that were wanted.
+    /// Of them, those that were seen to be wanted.
     pub ahead_hits: u64,
+    /// Of them, those that were mapped when they had been read: their use is seen only where they
+    /// are written to, or touched after they were unmapped.
+    pub mapped_ahead: u64,
+    /// Pages of zeros that were mapped before they were wanted.
+    pub zeros_ahead: u64,
     /// Writes begun.
     pub writes: u64,
     /// Pages freed without a write.
@@ -168,6 +179,8 @@ pub struct Pager {
     table: Table,
     slots: Slots,
     ahead: Ahead,
+    /// Of pages that are read, and of fresh ones, where the prefetch is by streams.
+    streams: Option<[Streams; 2]>,
     limit: u32,
     used: u32,
     /// Pages that are waited for and have no memory yet, in the order of their faults.
@@ -188,6 +201,14 @@ const WRITING_MAX: u32 = 64;
 const REFUSED_MAX: u32 = 16;
 /// A fault without memory frees so many pages at once, so that the next finds some.
 const INLINE_PAGES: u32 = 8;
+/// A window is this part of the limit at most, and zeros are mapped ahead where as much stays free:
+/// one part in so many.
+const WINDOW_ONE_IN: u32 = 8;
+/// A window that is read is looked for in so many pages: some may be there already.
+const LOOKS_AHEAD_MAX: usize = 2 * WINDOW_PAGES_MAX as usize;
+/// Which streams.
+const READS: usize = 0;
+const ZEROS: usize = 1;
 
 impl Pager {
     /// All pages are fresh.
@@ -201,6 +222,7 @@ impl Pager {
             table: Table::new(shape.pages),
             slots: Slots::new(shape.slots),
             ahead: Ahead::new(shape.prefetch),
+            streams: (shape.prefetch == Prefetch::Stream).then(|| [Streams::new(), Streams::new()]),
             limit: shape.limit_pages,
             used: 0,
             line: VecDeque::new(),
@@ -273,9 +295,15 @@ impl Pager {
         match entry.state() {
             State::Resident => self.map(page, acts),
             // What is under way answers all that wait.
-            State::Reading => entry.set(WAITED),
+            State::Reading => {
+                entry.set(WAITED);
+                self.follow(page, acts);
+            }
             _ if is_under_way => entry.set(WAITED),
-            State::Unmapped => self.take_back(page, acts),
+            State::Unmapped => {
+                self.take_back(page, acts);
+                self.follow(page, acts);
+            }
             State::Fresh | State::OnDevice => {
                 entry.set(WAITED);
                 self.enter(page, acts);
@@ -349,9 +377,21 @@ impl Pager {
         } else if is_waited {
             self.map(page, acts);
             self.keep(page, Queue::Inactive);
+        } else if entry.is(TO_MAP) {
+            entry.clear(TO_MAP);
+            entry.set_state(State::Resident);
+            let writable = entry.is(DIRTY);
+            self.counts.mapped_ahead += 1;
+            acts.push(Act::Map { page, writable });
+            self.keep(page, Queue::Inactive);
         } else {
             entry.set_state(State::Unmapped);
-            self.table.push(Queue::Unmapped, page);
+            // A marker leaves no earlier than the rest of its window.
+            let queue = match self.streams {
+                Some(_) => Queue::Inactive,
+                None => Queue::Unmapped,
+            };
+            self.table.push(queue, page);
         }
         self.serve(acts);
     }
@@ -444,9 +484,11 @@ impl Pager {
             let Some(page) = self.table.first(Queue::Inactive) else {
                 return;
             };
-            acts.push(Act::Unmap { page });
             let entry = self.table.at(page);
-            entry.set_state(State::Unmapped);
+            if entry.state() == State::Resident {
+                acts.push(Act::Unmap { page });
+                entry.set_state(State::Unmapped);
+            }
             // One that is still being written is put into a queue when it has been.
             match entry.is(WRITING) {
                 true => self.table.leave(page),
@@ -486,7 +528,7 @@ impl Pager {
             None => State::Fresh,
         };
         entry.set_state(state);
-        entry.clear(AHEAD);
+        entry.clear(AHEAD | TO_MAP);
         self.used -= 1;
         acts.push(Act::Free { page });
     }
@@ -548,7 +590,8 @@ impl Pager {
             }
             self.counts.minor_faults += 1;
             acts.push(Act::Zero { page, writable });
-            return self.keep(page, Queue::Inactive);
+            self.keep(page, Queue::Inactive);
+            return self.zero_ahead(page, acts);
         };
         self.counts.major_faults += 1;
         self.read(page, slot, true, acts);
@@ -556,22 +599,94 @@ impl Pager {
         for &other in others.as_slice() {
             self.read_ahead(other, acts);
         }
+        let most = self.window_pages_max();
+        let streams = self.streams.as_mut();
+        if let Some(run) = streams.and_then(|streams| streams[READS].want(page, most)) {
+            self.read_run(run, acts);
+        }
     }
 
-    /// Never takes memory that is not free.
-    fn read_ahead(&mut self, page: u32, acts: &mut Vec<Act>) {
-        let entry = self.table.at(page);
-        let is_there = entry.state() != State::OnDevice || entry.is(IN_LINE);
-        let Some(slot) = entry.slot().filter(|_| !is_there) else {
+    /// Where a page is a marker the next window is read.
+    fn follow(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let most = self.window_pages_max();
+        let streams = self.streams.as_mut();
+        if let Some(run) = streams.and_then(|streams| streams[READS].touch(page, most)) {
+            self.read_run(run, acts);
+        }
+    }
+
+    /// Reads a window ahead, past pages that are there; the first that is read is its marker.
+    fn read_run(&mut self, run: Run, acts: &mut Vec<Act>) {
+        let (mut looked_at, mut begun, mut marker) = (0, 0, None);
+        for page in run.within(self.table.pages()).take(LOOKS_AHEAD_MAX) {
+            if begun == run.len || !self.has_room() {
+                break;
+            }
+            looked_at += 1;
+            if self.read_ahead(page, acts) {
+                begun += 1;
+                match marker {
+                    None => marker = Some(page),
+                    Some(_) => self.table.at(page).set(TO_MAP),
+                }
+            }
+        }
+        if let Some(streams) = &mut self.streams {
+            streams[READS].had(run, looked_at, marker);
+        }
+    }
+
+    /// Maps zeros behind a fresh page, where fresh ones are touched in order.
+    fn zero_ahead(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let most = self.window_pages_max();
+        let streams = self.streams.as_mut();
+        let Some(run) = streams.and_then(|streams| streams[ZEROS].want(page, most)) else {
             return;
         };
-        if self.used >= self.limit || !self.line.is_empty() {
-            return;
+        let mut count = 0;
+        for page in run.within(self.table.pages()).take(run.len as usize) {
+            let is_spare = self.used < self.limit - self.limit / WINDOW_ONE_IN;
+            let entry = self.table.at(page);
+            // One that failed may be pinned, and is touched again for that.
+            if !is_spare || !self.line.is_empty() || entry.state() != State::Fresh {
+                break;
+            }
+            entry.set_state(State::Resident);
+            entry.set(DIRTY);
+            self.used += 1;
+            count += 1;
+            self.counts.zeros_ahead += 1;
+            let writable = true;
+            acts.push(Act::Zero { page, writable });
+            self.keep(page, Queue::Inactive);
         }
-        entry.set(AHEAD);
+        if let Some(streams) = &mut self.streams {
+            streams[ZEROS].had(run, count, None);
+        }
+    }
+
+    fn window_pages_max(&self) -> u32 {
+        (self.limit / WINDOW_ONE_IN).clamp(1, WINDOW_PAGES_MAX)
+    }
+
+    /// Whether memory is free that nobody waits for.
+    fn has_room(&self) -> bool {
+        self.used < self.limit && self.line.is_empty()
+    }
+
+    /// Never takes memory that is not free; whether the page is read.
+    fn read_ahead(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
+        let entry = self.table.get(page);
+        let is_there = entry.state() != State::OnDevice || entry.is(IN_LINE);
+        let slot = entry.slot().filter(|_| !is_there && self.has_room());
+        let Some(slot) = slot else {
+            return false;
+        };
+        self.table.at(page).set(AHEAD);
         self.used += 1;
         self.counts.ahead += 1;
         self.read(page, slot, false, acts);
+        true
     }
 
     /// Begins to read a page, which has its memory.
@@ -610,7 +725,7 @@ impl Pager {
         if entry.is(TO_WRITE) {
             entry.set(DIRTY);
         }
-        entry.clear(WAITED | TO_WRITE | AHEAD);
+        entry.clear(WAITED | TO_WRITE | AHEAD | TO_MAP);
         entry.set_state(State::Resident);
         let writable = entry.is(DIRTY);
         acts.push(Act::Map { page, writable });

@@ -122,12 +122,12 @@ impl Memory {
 
     /// Maps zeros where nothing is in memory.
     pub(super) fn zero(&self, page: u32, writable: bool) -> io::Result<()> {
-        self.uffd.copy(self.at(page), &ZEROS, writable)
+        unless_lost(self.uffd.copy(self.at(page), &ZEROS, writable))
     }
 
     /// Takes a page that is in memory into the view.
     pub(super) fn map(&self, page: u32, writable: bool) -> io::Result<()> {
-        self.uffd.go_on(self.at(page), writable)
+        unless_lost(self.uffd.go_on(self.at(page), writable))
     }
 
     /// Lets a page of the view be written to.
@@ -241,5 +241,14 @@ impl Memory {
             std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), PAGE_BYTES / 8)
         };
         words.iter().all(|word| word.load(Relaxed) == 0)
+    }
+}
+
+/// Nobody can touch a page that the program has mapped something else over, or has unmapped; it is
+/// mapped ahead all the same.
+fn unless_lost(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
+        other => other,
     }
 }

@@ -53,7 +53,9 @@ fn what_is_written_is_read_and_no_more_is_in_memory_than_may_be() {
 #[test]
 fn a_touch_waits_for_its_page_and_faults_are_timed() {
     let name = "a_touch_waits_for_its_page";
-    let Some(region) = region(name, 128, 16, 128) else {
+    let mut shape = Shape::new(128 * PAGE as u64, 16 * PAGE as u64);
+    shape.prefetch = Prefetch::Off;
+    let Some(region) = made(name, Region::with(shape, &device(128))) else {
         return;
     };
     for at in 0..128 {

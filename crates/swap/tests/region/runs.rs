@@ -14,6 +14,13 @@ use std::sync::{Arc, Mutex};
 
 const RUNS: u64 = 200;
 const OPERATIONS: usize = 250;
+const PREFETCHES: [Prefetch; 5] = [
+    Prefetch::Off,
+    Prefetch::Cluster,
+    Prefetch::Trend,
+    Prefetch::Stream,
+    Prefetch::Stream,
+];
 
 /// What a run's device does with requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +50,7 @@ impl Run {
         // 10 to 50 %, where that is enough for instructions.
         let limit = (pages * rng.usize(10..=50) / 100).max(16);
         let mut shape = Shape::new((pages * PAGE) as u64, (limit * PAGE) as u64);
-        shape.prefetch = [Prefetch::Off, Prefetch::Cluster, Prefetch::Trend][rng.usize(..3)];
+        shape.prefetch = PREFETCHES[rng.usize(..PREFETCHES.len())];
         shape.pool = [Rule::Demand, Rule::Demand, Rule::Paper, Rule::Off][rng.usize(..4)];
         shape.handlers = [None, Some(1), Some(3)][rng.usize(..3)];
         let moods = [Moods::Well, Moods::Well, Moods::Writes, Moods::Both];
@@ -274,6 +281,8 @@ fn it_holds_what_a_model_holds_in_200_runs_of_random_operations() {
             1_000,
             sum(|counts| counts.ahead_hits),
         ),
+        ("pages mapped ahead", 100, sum(|counts| counts.mapped_ahead)),
+        ("zeros ahead", 100, sum(|counts| counts.zeros_ahead)),
         ("writes", 5_000, sum(|counts| counts.writes)),
         ("inline reclaims", 100, sum(|counts| counts.inline_reclaims)),
         ("refusals", 500, sum(|counts| counts.refused)),

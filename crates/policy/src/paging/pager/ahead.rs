@@ -3,6 +3,7 @@
 //! * [`Prefetch::Cluster`]: those of the aligned cluster around the page (Ultraswap section 3.2).
 //! * [`Prefetch::Trend`]: along the step that most of the last faults took (Leap, ATC'20), where
 //!   there is one; else the cluster.
+//! * [`Prefetch::Stream`]: none of these; the pager asks its streams (`streams.rs`).
 //!
 //! How many is found out: as many as were used of the last ones and a little more, as Linux has it
 //! (`swap_vma_readahead`), so that on random access there are none.
@@ -17,10 +18,13 @@ pub enum Prefetch {
     /// None.
     Off,
     /// The cluster around the page.
-    #[default]
     Cluster,
     /// Along the trend of the last faults.
     Trend,
+    /// Where pages are wanted in order, up to 32 of those that follow, mapped before they are
+    /// touched; zeros too. Other accesses have none.
+    #[default]
+    Stream,
 }
 
 /// The cluster at most, with the page itself (`page-cluster` 3).
@@ -66,7 +70,7 @@ impl Ahead {
 
     /// A page is to be read that nobody had read ahead; the others to read with it, of `pages`.
     pub(super) fn fault(&mut self, page: u32, pages: u32) -> Pages {
-        if self.rule == Prefetch::Off {
+        if matches!(self.rule, Prefetch::Off | Prefetch::Stream) {
             return Pages::default();
         }
         let is_next = self.last.is_some_and(|last| page.abs_diff(last) == 1);

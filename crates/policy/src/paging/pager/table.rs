@@ -24,7 +24,7 @@ pub enum State {
 pub(super) enum Queue {
     /// Mapped, and used more than once.
     Active,
-    /// Mapped, and next to be unmapped.
+    /// Mapped, and next to be unmapped; pages read ahead that are not mapped stand between them.
     Inactive,
     /// Not mapped, and not looked at yet.
     Unmapped,
@@ -39,7 +39,7 @@ const NONE: u32 = u32::MAX;
 pub(super) const DIRTY: u8 = 1;
 /// A write of it is on its way; neither memory nor slot may be given away.
 pub(super) const WRITING: u8 = 1 << 1;
-/// It was read before anybody wanted it, and nobody has yet.
+/// It was read before anybody wanted it, and nobody was seen to use it yet.
 pub(super) const AHEAD: u8 = 1 << 2;
 /// Somebody waits for it.
 pub(super) const WAITED: u8 = 1 << 3;
@@ -49,6 +49,8 @@ pub(super) const TO_WRITE: u8 = 1 << 4;
 pub(super) const FORGOTTEN: u8 = 1 << 5;
 /// It stands in line for memory.
 pub(super) const IN_LINE: u8 = 1 << 6;
+/// It is to be mapped when it has been read, though nobody waits for it.
+pub(super) const TO_MAP: u8 = 1 << 7;
 
 /// What is known of one page.
 #[derive(Clone, Copy, Debug)]

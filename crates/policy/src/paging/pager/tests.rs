@@ -137,6 +137,9 @@ impl World {
                 Content::Device(slot) => Some(self.device[slot as usize]),
             };
             assert_eq!(held, Some(self.truth[page as usize]), "page {page}");
+            let (entry, mapped) = (self.pager.table.get(page), self.mapped[page as usize]);
+            assert_eq!(mapped.is_some(), entry.state() == State::Resident);
+            assert!(mapped != Some(true) || entry.is(DIRTY), "page {page}");
         }
     }
 
@@ -188,6 +191,14 @@ impl World {
         freed
     }
 
+    /// As a reclaimer does that keeps so many pages free.
+    fn keep_free(&mut self, pages: u32) {
+        while self.pager.used_pages() + pages > self.pager.limit_pages() {
+            self.reclaim(pages);
+            self.settle();
+        }
+    }
+
     /// All pages leave memory.
     fn empty(&mut self) {
         for _ in 0..1_000 {
@@ -216,6 +227,14 @@ fn written(shape: Shape) -> World {
     world
 }
 
+const PREFETCHES: [Prefetch; 5] = [
+    Prefetch::Off,
+    Prefetch::Cluster,
+    Prefetch::Trend,
+    Prefetch::Stream,
+    Prefetch::Stream,
+];
+
 fn random_run(seed: u64) -> Counts {
     let mut rng = fastrand::Rng::with_seed(seed);
     let pages = rng.u32(2..200);
@@ -224,14 +243,16 @@ fn random_run(seed: u64) -> Counts {
         pages,
         limit_pages: limit,
         slots: rng.u32(1..=pages * 2),
-        prefetch: [Prefetch::Off, Prefetch::Cluster, Prefetch::Trend][rng.usize(0..3)],
+        prefetch: PREFETCHES[rng.usize(0..PREFETCHES.len())],
     });
     let bad = [0.0, 0.02, 0.3][rng.usize(0..3)];
+    let (in_order, is_down) = ([1, 2, 9][rng.usize(0..3)], rng.bool());
     let mut next = 0;
     for step in 1..3_000 {
-        next = match rng.u8(0..3) {
-            0 => (next + 1) % pages,
-            _ => rng.u32(0..pages),
+        next = match rng.u8(0..2 + in_order) {
+            0 | 1 => rng.u32(0..pages),
+            _ if is_down => (next + pages - 1) % pages,
+            _ => (next + 1) % pages,
         };
         let page = next;
         let is_pinned = world.pins[page as usize] > 0;
@@ -295,6 +316,8 @@ fn whatever_happens_a_page_holds_what_was_written_last() {
         all.kept += counts.kept;
         all.failed += counts.failed;
         all.refused += counts.refused;
+        all.mapped_ahead += counts.mapped_ahead;
+        all.zeros_ahead += counts.zeros_ahead;
     }
     // All of it happened.
     let Counts {
@@ -303,9 +326,12 @@ fn whatever_happens_a_page_holds_what_was_written_last() {
         kept,
         failed,
         refused,
+        mapped_ahead,
+        zeros_ahead,
         ..
     } = all;
-    let least = [major_faults, ahead_hits, kept, failed, refused];
+    let ahead = [ahead_hits, mapped_ahead, zeros_ahead];
+    let least = [[major_faults, kept, failed].as_slice(), &[refused], &ahead].concat();
     assert!(least.iter().all(|&count| count > 100), "{all:?}");
 }
 
@@ -528,4 +554,150 @@ fn a_lower_limit_is_reached_by_reclaiming() {
         world.touch_and_settle(page, None);
         assert!(world.pager.used_pages() <= 4);
     }
+}
+
+const STREAM: Shape = Shape {
+    pages: 4_000,
+    limit_pages: 800,
+    slots: 4_000,
+    prefetch: Prefetch::Stream,
+};
+
+/// Faults since then, with and without a read.
+fn faults_since(world: &World, before: Counts) -> (u64, u64) {
+    let counts = world.pager.counts();
+    (
+        counts.major_faults - before.major_faults,
+        counts.minor_faults - before.minor_faults,
+    )
+}
+
+#[test]
+fn a_scan_has_one_fault_for_each_window_and_waits_for_the_first_two_pages_only() {
+    for is_down in [false, true] {
+        let mut world = written(STREAM);
+        let before = world.pager.counts();
+        for count in 0..4_000 {
+            let page = if is_down { 3_999 - count } else { count };
+            world.touch_and_settle(page, None);
+            world.keep_free(64);
+        }
+        let (major, minor) = faults_since(&world, before);
+        assert_eq!(major, 2);
+        // 1, 2, 4, 8 and 16 pages come before windows of 32.
+        assert!((4_000 / 32..4_000 / 32 + 6).contains(&minor), "{minor}");
+        let counts = world.pager.counts();
+        assert_eq!(counts.ahead_hits - before.ahead_hits, minor);
+        assert_eq!(counts.ahead, 3_998);
+        assert_eq!(counts.mapped_ahead, 3_998 - minor);
+        assert_eq!(counts.inline_reclaims, before.inline_reclaims);
+    }
+}
+
+#[test]
+fn the_next_window_is_read_when_the_marker_is_touched_also_while_that_is_being_read() {
+    let mut world = written(STREAM);
+    (0..10).for_each(|page| world.touch_and_settle(page, None));
+    // Behind 0 and 1 stand windows of 1, 2, 4 and 8 pages: 2, 3..5, 5..9 and 9..17.
+    let is_at = |world: &World, page| (world.pager.state(page), world.reads.len());
+    assert_eq!(is_at(&world, 17), (State::Unmapped, 0));
+    assert_eq!(is_at(&world, 18), (State::Resident, 0));
+    world.log.clear();
+    world.touch(17, None);
+    let writable = false;
+    assert_eq!(world.log[0], Act::Map { page: 17, writable });
+    assert_eq!(is_at(&world, 33), (State::Reading, 32));
+    let major = world.pager.counts().major_faults;
+    world.touch(33, None);
+    assert_eq!(is_at(&world, 33), (State::Reading, 64));
+    world.settle();
+    assert_eq!(world.wants, []);
+    assert_eq!(world.pager.counts().major_faults, major);
+}
+
+#[test]
+fn what_is_read_ahead_takes_no_memory_that_is_not_free() {
+    let mut world = written(STREAM);
+    let apart = (2_000..).step_by(2).take(790);
+    apart.for_each(|page| world.touch_and_settle(page, Some(1)));
+    let before = world.pager.counts();
+    for page in 0..6 {
+        world.touch_and_settle(page, None);
+    }
+    let counts = world.pager.counts();
+    assert_eq!(world.pager.used_pages(), 800);
+    assert_eq!(counts.inline_reclaims, before.inline_reclaims);
+    // 2, 3..5, and of 5..9 that for which there is room.
+    assert_eq!(faults_since(&world, before).0, 2);
+    assert_eq!(counts.ahead - before.ahead, 7 + 1);
+}
+
+#[test]
+fn what_was_mapped_ahead_leaves_first_and_is_not_taken_for_used() {
+    let mut world = written(STREAM);
+    (0..10).for_each(|page| world.touch_and_settle(page, None));
+    let before = world.pager.counts();
+    assert_eq!(world.pager.state(12), State::Resident);
+    while world.pager.state(12) == State::Resident {
+        world.reclaim(1);
+    }
+    assert_eq!(world.pager.state(12), State::Unmapped);
+    world.touch(12, None);
+    let counts = world.pager.counts();
+    assert_eq!(counts.kept, before.kept);
+    assert_eq!(counts.ahead_hits, before.ahead_hits + 1);
+    // A write to what was mapped ahead is a fault, and a use that is seen.
+    world.touch_and_settle(13, None);
+    world.touch_and_settle(13, Some(77));
+    assert_eq!(world.mapped[13], Some(true));
+    assert!(world.pager.counts().ahead_hits > counts.ahead_hits);
+}
+
+#[test]
+fn fresh_pages_that_are_touched_in_order_are_zeros_ahead_where_memory_is_to_spare() {
+    let mut world = World::new(STREAM);
+    let fill = |world: &mut World, pages: std::ops::Range<u32>| {
+        let before = world.pager.counts();
+        pages.for_each(|page| world.touch_and_settle(page, Some(u64::from(page) + 1)));
+        faults_since(world, before)
+    };
+    // 2 faults, 1, 2, 4, 8 and 16 pages, then 32 for each fault.
+    let (_, minor) = fill(&mut world, 0..640);
+    assert!((640 / 33..640 / 33 + 7).contains(&minor), "{minor}");
+    let counts = world.pager.counts();
+    assert!(
+        (620..660).contains(&counts.zeros_ahead),
+        "{}",
+        counts.zeros_ahead
+    );
+    // An eighth of the memory is not for them.
+    fill(&mut world, 640..700);
+    assert!(world.pager.used_pages() <= 700 + 1);
+    assert_eq!(fill(&mut world, 700..800), (0, 100));
+    assert_eq!(world.pager.counts().inline_reclaims, 0);
+    world.empty();
+    // What was never written to takes no place.
+    assert_eq!(world.pager.slots_taken(), 800);
+}
+
+#[test]
+fn on_random_access_nothing_is_mapped_ahead_and_next_to_nothing_read() {
+    let mut world = written(STREAM);
+    let mut rng = fastrand::Rng::with_seed(11);
+    let before = world.pager.counts();
+    for _ in 0..4_000 {
+        world.touch_and_settle(rng.u32(..4_000), None);
+        world.keep_free(64);
+    }
+    let counts = world.pager.counts();
+    let (major, _) = faults_since(&world, before);
+    // Of 4,000 pages some stand beside each other.
+    assert!(counts.ahead - before.ahead < major / 50, "{counts:?}");
+    assert!(counts.mapped_ahead - before.mapped_ahead < 10, "{counts:?}");
+
+    let mut world = World::new(STREAM);
+    for _ in 0..500 {
+        world.touch_and_settle(rng.u32(..4_000), Some(1));
+    }
+    assert!(world.pager.counts().zeros_ahead < 20);
 }
