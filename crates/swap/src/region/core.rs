@@ -252,17 +252,19 @@ impl Shared {
         self.settle(&mut core, Some(desk));
     }
 
-    /// A read or write is over.
-    pub(super) fn moved(&self, what: Move, is_good: bool, desk: Option<&mut Desk>) {
+    /// Reads or writes are over.
+    pub(super) fn moved(&self, all: &[(Move, bool)], desk: Option<&mut Desk>) {
         let mut core = match desk {
             Some(_) => self.lock_urgently(),
             None => self.lock_politely(),
         };
         let Core { pager, acts, .. } = &mut *core;
-        match (what.kind, is_good) {
-            (Kind::Critical | Kind::Ahead, _) => pager.read_done(what.page, is_good, acts),
-            (Kind::Write, true) => pager.write_done(what.page, Written::Kept, acts),
-            (Kind::Write, false) => pager.write_done(what.page, Written::Refused, acts),
+        for &(what, is_good) in all {
+            match (what.kind, is_good) {
+                (Kind::Critical | Kind::Ahead, _) => pager.read_done(what.page, is_good, acts),
+                (Kind::Write, true) => pager.write_done(what.page, Written::Kept, acts),
+                (Kind::Write, false) => pager.write_done(what.page, Written::Refused, acts),
+            }
         }
         self.settle(&mut core, desk);
     }
@@ -349,8 +351,11 @@ impl Shared {
             let mut acts = std::mem::take(&mut core.acts);
             self.wait_for(core, &acts);
             self.unmap_together(core, &acts);
-            for &act in &acts {
-                self.carry_out(core, act, desk.as_deref_mut());
+            let mut rest = acts.as_slice();
+            while let Some(&act) = rest.first() {
+                let (together, others) = rest.split_at(neighbours(rest));
+                self.carry_out(core, act, together.len() as u32, desk.as_deref_mut());
+                rest = others;
             }
             acts.clear();
             core.acts = acts;
@@ -393,24 +398,29 @@ impl Shared {
         }
     }
 
-    fn carry_out(&self, core: &mut Core, act: Act, desk: Option<&mut Desk>) {
+    /// Maps pages side by side by one call, and answers each.
+    fn map(
+        &self,
+        core: &mut Core,
+        pages: Range<u32>,
+        map: impl FnOnce(&Memory, Range<u32>) -> io::Result<()>,
+    ) {
+        pages.clone().for_each(|page| core.heal(self, page));
+        done("map pages", map(&self.memory, pages.clone()));
+        pages.for_each(|page| self.answer(core, page, None));
+    }
+
+    /// Carries out an act, and those of so many neighbours with it.
+    fn carry_out(&self, core: &mut Core, act: Act, together: u32, desk: Option<&mut Desk>) {
         match act {
             Act::Zero { page, writable } => {
-                core.heal(self, page);
-                done("map zeros", self.memory.zero(page, writable));
-                self.answer(core, page, None);
+                let pages = page..page + together;
+                self.map(core, pages, |memory, pages| memory.zero(pages, writable));
             }
+            // One that is in the view may not be there: the kernel takes it out where it swaps.
             Act::Map { page, writable } => {
-                let mapped = match core.is_viewed(page) {
-                    true if writable => self.memory.allow_writes(page),
-                    true => Ok(()),
-                    false => {
-                        core.heal(self, page);
-                        self.memory.map(page, writable)
-                    }
-                };
-                done("map a page", mapped);
-                self.answer(core, page, None);
+                let pages = page..page + together;
+                self.map(core, pages, |memory, pages| memory.map(pages, writable));
             }
             Act::Unmap { page } if core.is_viewed(page) => {
                 core.set_viewed(page, false);
@@ -460,9 +470,10 @@ impl Shared {
 
     /// Whoever waits for the page has it now, or never.
     fn answer(&self, core: &mut Core, page: u32, why: Option<Why>) {
-        core.due.pages.push(page);
         core.set_viewed(page, why.is_none());
+        // Of whose touch nobody has heard yet is answered when it is heard of.
         if let Some(began) = core.touched.remove(&page) {
+            core.due.pages.push(page);
             core.faults.add(self.clock.now().since(began), 1);
         }
         if let Some((_, failed)) = core.fixing.get_mut(&page) {
@@ -611,6 +622,29 @@ impl Core {
             );
         }
     }
+}
+
+/// How many acts, from the first on, are carried out by one call: pages side by side that are
+/// mapped alike.
+fn neighbours(acts: &[Act]) -> usize {
+    let is_next = |pair: &&[Act]| match (pair[0], pair[1]) {
+        (
+            Act::Zero { page, writable },
+            Act::Zero {
+                page: next,
+                writable: other,
+            },
+        )
+        | (
+            Act::Map { page, writable },
+            Act::Map {
+                page: next,
+                writable: other,
+            },
+        ) => next == page + 1 && writable == other,
+        _ => false,
+    };
+    1 + acts.windows(2).take_while(is_next).count()
 }
 
 /// Which page an act is about.

@@ -11,7 +11,7 @@
 //! *Thread safety*: every call is a system call, or reads bytes that the caller alone has.
 
 use super::error::{RegionError, Trying};
-use super::uffd::{Fault, PAGE_BYTES, Page, Uffd};
+use super::uffd::{Fault, PAGE_BYTES, Uffd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -24,8 +24,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that are unmapped by one call, at most.
 const TOGETHER: usize = 64;
-
-static ZEROS: Page = Page([0; PAGE_BYTES]);
 
 /// A mapping of the whole file.
 #[derive(Debug)]
@@ -121,18 +119,16 @@ impl Memory {
     }
 
     /// Maps zeros where nothing is in memory.
-    pub(super) fn zero(&self, page: u32, writable: bool) -> io::Result<()> {
-        unless_lost(self.uffd.copy(self.at(page), &ZEROS, writable))
+    pub(super) fn zero(&self, pages: Range<u32>, writable: bool) -> io::Result<()> {
+        let len = pages.len() * PAGE_BYTES;
+        self.uffd.zero(self.at(pages.start), len, writable)
     }
 
-    /// Takes a page that is in memory into the view.
-    pub(super) fn map(&self, page: u32, writable: bool) -> io::Result<()> {
-        unless_lost(self.uffd.go_on(self.at(page), writable))
-    }
-
-    /// Lets a page of the view be written to.
-    pub(super) fn allow_writes(&self, page: u32) -> io::Result<()> {
-        self.uffd.allow_writes(self.at(page))
+    /// Takes pages that are in memory into the view, or lets them be written to where they are
+    /// there.
+    pub(super) fn map(&self, pages: Range<u32>, writable: bool) -> io::Result<()> {
+        let len = pages.len() * PAGE_BYTES;
+        self.uffd.go_on(self.at(pages.start), len, writable)
     }
 
     /// Has the next write to each of these pages of the view be a fault.
@@ -244,11 +240,73 @@ impl Memory {
     }
 }
 
-/// Nobody can touch a page that the program has mapped something else over, or has unmapped; it is
-/// mapped ahead all the same.
-fn unless_lost(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
-        other => other,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    /// Which pages of the view are mapped, and may be written to without a fault.
+    fn mapped(memory: &Memory, pages: u32) -> Vec<Option<bool>> {
+        let table = File::open("/proc/self/pagemap").expect("a process may see its own");
+        let entry = |page| {
+            let mut bytes = [0; 8];
+            let at = (memory.at(page) / PAGE_BYTES * 8) as u64;
+            table.read_exact_at(&mut bytes, at).expect("it is mapped");
+            let entry = u64::from_le_bytes(bytes);
+            let (is_there, is_protected) = (entry >> 63 == 1, entry >> 57 & 1 == 1);
+            is_there.then_some(!is_protected)
+        };
+        (0..pages).map(entry).collect()
+    }
+
+    fn made(name: &str) -> Option<Memory> {
+        match Memory::new(40, 1, false) {
+            Ok(memory) => Some(memory),
+            Err(reason @ RegionError::NoUserfaultfd { .. }) => {
+                eprintln!("skipped {name}: {reason}");
+                None
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn neighbours_are_mapped_together_and_what_is_there_already_stays() {
+        let Some(memory) = made("neighbours_are_mapped_together") else {
+            return;
+        };
+        // More than one call does.
+        memory.zero(0..40, false).expect("nothing was there");
+        assert_eq!(mapped(&memory, 40), [Some(false); 40]);
+        let places: Vec<usize> = [0, 1, 5, 39].map(|page| memory.at(page)).into();
+        memory.unmap(&places).expect("they are ours");
+        assert_eq!(mapped(&memory, 40)[..3], [None, None, Some(false)]);
+        memory.map(0..40, false).expect("all are in memory");
+        assert_eq!(mapped(&memory, 40), [Some(false); 40]);
+        memory.unmap(&places).expect("they are ours");
+        memory.map(0..40, true).expect("all are in memory");
+        assert_eq!(mapped(&memory, 40), [Some(true); 40]);
+    }
+
+    #[test]
+    fn a_mapping_that_was_divided_is_gone_along_and_what_was_unmapped_is_left_out() {
+        let Some(memory) = made("a_mapping_that_was_divided") else {
+            return;
+        };
+        // SAFETY: the page is ours, and nobody has a reference to it.
+        let divided = unsafe {
+            let at = memory.at(3) as *mut libc::c_void;
+            libc::mprotect(at, PAGE_BYTES, libc::PROT_READ)
+        };
+        assert_eq!(divided, 0);
+        memory.zero(0..8, true).expect("nothing was there");
+        assert!(mapped(&memory, 8).iter().all(Option::is_some));
+        // SAFETY: as above; the whole is unmapped when it goes, holes or not.
+        unsafe { munmap(memory.at(20) as *mut _, PAGE_BYTES) }.expect("it is ours");
+        memory.zero(16..24, true).expect("all but one");
+        let mut all = [Some(true); 8];
+        all[4] = None;
+        assert_eq!(mapped(&memory, 24)[16..], all);
     }
 }

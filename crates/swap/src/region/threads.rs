@@ -36,6 +36,8 @@ const HANDLERS_MAX: usize = 8;
 const BATCH_PAGES: u32 = 8;
 /// After so many requests that were refused one after the other it rests before it reclaims.
 const REFUSED_MAX: u32 = 16;
+/// Of so many moves that are done the pager is told at once.
+const MOVED_TOGETHER: usize = 32;
 /// Where nothing can be freed it is tried again after this.
 const STUCK: Nanos = Nanos::from_millis(10);
 
@@ -139,8 +141,8 @@ pub(super) fn handle(shared: &Shared, mut desk: Desk) {
             continue;
         }
         shared.fault(page, fault.is_write, now, &mut desk);
-        while let Some((what, is_good)) = desk.wait() {
-            shared.moved(what, is_good, Some(&mut desk));
+        while let Some(moved) = desk.wait() {
+            shared.moved(&[moved], Some(&mut desk));
         }
     }
 }
@@ -148,7 +150,7 @@ pub(super) fn handle(shared: &Shared, mut desk: Desk) {
 /// Answers a doorbell; false where another handler has. Who touches it is heard of again where a
 /// signal wakes him before the answer, and each doorbell ends one handler.
 fn is_answered_here(shared: &Shared, doorbell: u32) -> bool {
-    let answered = shared.memory.zero(doorbell, false);
+    let answered = shared.memory.zero(doorbell..doorbell + 1, false);
     let woken = shared.memory.wake(doorbell);
     woken.expect("who waits for a doorbell can be woken");
     match answered {
@@ -167,6 +169,8 @@ pub(super) struct Background {
     /// Used pages until which it reclaims, once it does.
     down_to: Option<u32>,
     posted: Vec<Move>,
+    /// What is done, and whether it went well.
+    moved: Vec<(Move, bool)>,
     /// What is to be done for a reclaim.
     acts: Vec<pager::Act>,
     /// Whether it has slept since the device refused many writes.
@@ -187,6 +191,7 @@ impl Background {
             pool,
             down_to: None,
             posted: Vec::with_capacity(64),
+            moved: Vec::with_capacity(MOVED_TOGETHER),
             acts: Vec::with_capacity(64),
             is_rested: false,
         }
@@ -239,8 +244,16 @@ impl Background {
     fn take_in(&mut self) -> bool {
         let mut is_moved = false;
         for desk in [&mut self.critical, &mut self.background] {
-            while let Some((what, is_good)) = desk.next() {
-                self.shared.moved(what, is_good, None);
+            loop {
+                let moved = &mut self.moved;
+                moved.extend(std::iter::from_fn(|| desk.next()).take(MOVED_TOGETHER));
+                if moved.is_empty() {
+                    break;
+                }
+                // Neighbours are mapped by one call.
+                moved.sort_unstable_by_key(|(what, _)| what.page);
+                self.shared.moved(moved, None);
+                moved.clear();
                 is_moved = true;
             }
         }

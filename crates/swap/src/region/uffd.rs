@@ -142,18 +142,71 @@ impl Uffd {
         }))
     }
 
-    /// Maps a new page with these bytes; wakes nobody, as those below.
-    pub(super) fn copy(&self, to: usize, from: &Page, writable: bool) -> io::Result<()> {
+    /// Maps so many bytes of zeros, whole pages; wakes nobody, as those below.
+    pub(super) fn zero(&self, to: usize, len: usize, writable: bool) -> io::Result<()> {
         let mode = ASLEEP | if writable { 0 } else { READ_ONLY };
-        let from = from.0.as_ptr() as u64;
-        let words = [to as u64, from, PAGE_BYTES as u64, mode, 0];
-        self.insist(IOCTL_COPY, words)
+        let from = ZEROS.0.as_ptr() as u64;
+        self.along(to, len, |at, len| {
+            let len = len.min(ZEROS.0.len()) as u64;
+            self.part(IOCTL_COPY, [at as u64, from, len, mode, 0])
+        })
     }
 
-    /// Maps a page that is in the file.
-    pub(super) fn go_on(&self, at: usize, writable: bool) -> io::Result<()> {
+    /// Maps pages that are in the file, and has those that are mapped already be writable where
+    /// that is asked for.
+    pub(super) fn go_on(&self, at: usize, len: usize, writable: bool) -> io::Result<()> {
         let mode = ASLEEP | if writable { 0 } else { READ_ONLY };
-        self.insist(IOCTL_CONTINUE, [at as u64, PAGE_BYTES as u64, mode, 0])
+        self.along(at, len, |at, len| {
+            let words = [at as u64, len as u64, mode, 0];
+            match self.part(IOCTL_CONTINUE, words) {
+                // The first of them is there.
+                Err(Errno::EXIST) => {
+                    let allowed = if writable {
+                        self.allow_writes(at)
+                    } else {
+                        Ok(())
+                    };
+                    let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                    allowed.map(|()| PAGE_BYTES).map_err(errno)
+                }
+                other => other,
+            }
+        })
+    }
+
+    /// Goes along a range: each request tells how far it came. Pages of which the kernel knows
+    /// nothing are left out: the program has mapped something else there, or nothing, and nobody
+    /// can touch them.
+    fn along(
+        &self,
+        first: usize,
+        len: usize,
+        mut request: impl FnMut(usize, usize) -> Result<usize, Errno>,
+    ) -> io::Result<()> {
+        let (mut done, mut piece) = (0, len);
+        while done < len {
+            match request(first + done, piece.min(len - done)) {
+                Ok(part) => done += part,
+                // The program may have divided the mapping, and the kernel takes one at a time.
+                Err(Errno::NOENT) if piece > PAGE_BYTES => piece = PAGE_BYTES,
+                Err(Errno::NOENT) => done += PAGE_BYTES,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes one request did. The last but two of its words says how many it is to do, and
+    /// the last how many it did, none where the kernel was busy with the memory's mappings.
+    fn part<const N: usize>(&self, request: c_ulong, mut words: [u64; N]) -> Result<usize, Errno> {
+        let asked = words[N - 3] as usize;
+        match self.ask(request, &mut words) {
+            Ok(()) => Ok(asked),
+            // Less than none is an error's number.
+            Err(Errno::AGAIN) => Ok(usize::try_from(words[N - 1] as i64).unwrap_or(0)),
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(error),
+        }
     }
 
     /// Has writes to a mapped page be no faults any more.
@@ -201,9 +254,11 @@ impl Uffd {
     }
 }
 
-/// A page of bytes, where the kernel can take it from.
+/// Bytes that the kernel takes.
 #[repr(align(4096))]
-pub(super) struct Page(pub(super) [u8; PAGE_BYTES]);
+struct Zeros([u8; 32 * PAGE_BYTES]);
+
+static ZEROS: Zeros = Zeros([0; 32 * PAGE_BYTES]);
 
 fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)

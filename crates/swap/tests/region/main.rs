@@ -95,6 +95,85 @@ fn what_several_threads_count_on_the_same_pages_adds_up() {
 }
 
 #[test]
+fn a_page_that_the_kernel_took_out_of_sight_is_mapped_again() {
+    let name = "a_page_that_the_kernel_took_out_of_sight";
+    let mut shape = Shape::new(64 * PAGE as u64, 64 * PAGE as u64);
+    shape.pool = Rule::Off;
+    let Some(region) = made(name, Region::with(shape, &device(64))) else {
+        return;
+    };
+    // As where it swaps memory itself: what is in the file stays, and the entry is gone.
+    let take_out = || {
+        let (at, len) = (region.as_ptr().cast(), region.len_bytes());
+        // SAFETY: the range is the region's, which maps a file: bytes stay.
+        let done = unsafe { rustix::mm::madvise(at, len, rustix::mm::Advice::LinuxDontNeed) };
+        done.expect("the memory may be advised on");
+    };
+    // Written to, and only read: of every second page.
+    for at in 0..64 {
+        match at % 2 {
+            0 => page(&region, at).store(at as u64 + 1, SeqCst),
+            _ => assert_eq!(page(&region, at).load(SeqCst), 0),
+        }
+    }
+    for round in 1..4 {
+        take_out();
+        for at in 0..64 {
+            let held = page(&region, at).load(SeqCst);
+            let written = at % 2 == 0 || round == 3;
+            assert_eq!(held, if written { at as u64 + 1 } else { 0 }, "page {at}");
+        }
+        if round == 2 {
+            take_out();
+            (0..64).for_each(|at| page(&region, at).store(at as u64 + 1, SeqCst));
+        }
+    }
+    assert_eq!(region.figures().counts.major_faults, 0);
+}
+
+#[test]
+fn fresh_pages_in_order_are_one_fault_for_each_window() {
+    let name = "fresh_pages_in_order";
+    let Some(region) = region(name, 1_000, 1_200, 1_000) else {
+        return;
+    };
+    for at in 0..900 {
+        page(&region, at).store(at as u64 + 1, SeqCst);
+    }
+    let figures = region.figures();
+    // 2 faults, 1, 2, 4, 8 and 16 pages, then 32 for each fault; memory is to spare until the end.
+    let faults = figures.faults.count();
+    assert!((27..27 + 50).contains(&faults), "{faults}");
+    assert!(
+        figures.counts.zeros_ahead > 800 - 4 * 32,
+        "{:?}",
+        figures.counts
+    );
+    (0..900).for_each(|at| assert_eq!(page(&region, at).load(SeqCst), at as u64 + 1));
+    (900..1_000).for_each(|at| assert_eq!(page(&region, at).load(SeqCst), 0));
+}
+
+#[test]
+fn a_scan_of_what_is_on_the_device_is_mapped_ahead_for_several_threads_at_once() {
+    let name = "a_scan_of_what_is_on_the_device";
+    let pages = 2_000;
+    let Some(region) = region(name, pages, 500, pages) else {
+        return;
+    };
+    (0..pages).for_each(|at| page(&region, at).store(at as u64 + 1, SeqCst));
+    let before = region.figures();
+    // All at the same pages: whoever comes first, the others find them, or wait and are woken.
+    let scan =
+        || (0..pages).for_each(|at| assert_eq!(page(&region, at).load(SeqCst), at as u64 + 1));
+    for _ in 0..4 {
+        std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(scan))));
+    }
+    let after = region.figures();
+    assert!(after.counts.mapped_ahead > before.counts.mapped_ahead);
+    assert_eq!(after.counts.failed, 0);
+}
+
+#[test]
 fn without_a_place_on_the_device_as_much_as_fits_in_memory_is_kept() {
     let name = "without_a_place";
     let none = device(1).part(0, 0);
