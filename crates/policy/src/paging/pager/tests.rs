@@ -140,6 +140,8 @@ impl World {
             let (entry, mapped) = (self.pager.table.get(page), self.mapped[page as usize]);
             assert_eq!(mapped.is_some(), entry.state() == State::Resident);
             assert!(mapped != Some(true) || entry.is(DIRTY), "page {page}");
+            assert!(!entry.is(TO_MAP) || entry.state() == State::Reading);
+            assert!(!entry.is(AHEAD) || entry.has_frame());
         }
     }
 
