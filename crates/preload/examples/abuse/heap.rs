@@ -22,8 +22,8 @@ pub(crate) const CASES: &[Case] = &[
     ("full", full),
 ];
 
+// SAFETY: as the C library declares them; what they return is the caller's.
 unsafe extern "C" {
-    // SAFETY: as the C library declares them; what they return is the caller's.
     fn memalign(align: usize, len: usize) -> *mut c_void;
     fn valloc(len: usize) -> *mut c_void;
     fn pvalloc(len: usize) -> *mut c_void;

@@ -142,8 +142,9 @@ extern "C" fn before_or_after() {
 fn fork_handlers() {
     let block = Block::map(MIB);
     HANDLED.store(block.at as u64, SeqCst);
+    // SAFETY: handlers that need no lock; any function may be called as one that is not safe.
     let handler = before_or_after as unsafe extern "C" fn();
-    // SAFETY: handlers that need no lock.
+    // SAFETY: as above.
     let said = unsafe { libc::pthread_atfork(Some(handler), Some(handler), Some(handler)) };
     assert_eq!(said, 0);
     let count = || word(block.at + 255 * PAGE + 8).load(SeqCst);

@@ -194,8 +194,8 @@ pub(crate) enum Fork {
     Raw,
 }
 
+// SAFETY: as glibc (2.34 and later) declares it.
 unsafe extern "C" {
-    // SAFETY: as glibc (2.34 and later) declares it.
     #[link_name = "_Fork"]
     fn bare_fork() -> pid_t;
 }
