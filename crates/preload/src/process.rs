@@ -118,8 +118,8 @@ extern "C" fn at_exit() {
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// A function of the C library's, behind ours of the same name. It is looked for when the library is
-/// loaded: later that may wait for a thread that loads another, and has called us.
+/// A function of the C library's, behind ours of the same name. It is looked for when the library
+/// is loaded: later that may wait for a thread that loads another, and has called us.
 pub(crate) struct Real<T> {
     name: &'static CStr,
     at: AtomicPtr<c_void>,
@@ -192,8 +192,9 @@ unsafe extern "C" fn __register_atfork(
 }
 
 // What the standard library registers to be done at a thread's end is not done in this library: it
-// takes a lock of the dynamic linker, which a thread has that loads another library, and may wait for
-// us. Some bytes are lost with each thread. The name is this library's alone; the program's own stays.
+// takes a lock of the dynamic linker, which a thread has that loads another library, and may wait
+// for us. Some bytes are lost with each thread. The name is this library's alone; the program's own
+// stays.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl __cxa_thread_atexit_impl",
@@ -213,6 +214,7 @@ std::arch::global_asm!(
     "ret",
 );
 
+// SAFETY: the loader calls what stands there, once, with the C library ready.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -219,9 +219,10 @@ fn spawn() {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         at.cast::<libc::c_char>()
     };
-    let shell = text(8 * KIB, c"/bin/sh");
+    let program = text(8 * KIB, c"/usr/bin/env");
     let words = [
-        text(64 * KIB, c"sh"),
+        text(64 * KIB, c"env"),
+        text(96 * KIB, c"sh"),
         text(128 * KIB, c"-c"),
         text(256 * KIB, c"test \"$ONE\" = far; exit $(($? + 5))"),
         ptr::null_mut(),
@@ -236,7 +237,7 @@ fn spawn() {
                 #[expect(deprecated, reason = "programs do call it")]
                 let pid = libc::vfork();
                 if pid == 0 {
-                    libc::execve(shell, words.as_ptr().cast(), variables.as_ptr().cast());
+                    libc::execve(program, words.as_ptr().cast(), variables.as_ptr().cast());
                     libc::_exit(9);
                 }
                 pid
@@ -247,7 +248,7 @@ fn spawn() {
                 let null = ptr::null();
                 // SAFETY: the words live.
                 let said = unsafe {
-                    libc::posix_spawn(&raw mut pid, shell, null, null.cast(), words, variables)
+                    libc::posix_spawn(&raw mut pid, program, null, null.cast(), words, variables)
                 };
                 assert_eq!(said, 0);
                 pid

@@ -358,8 +358,8 @@ impl Arena {
         self.unlock(&mut self.lock(), &pages);
     }
 
-    /// Has a range in memory until [`Arena::unpin`]; false where it cannot be. Waits for others that
-    /// have pinned too much for it.
+    /// Has a range in memory until [`Arena::unpin`]; false where it cannot be. Waits for others
+    /// that have pinned too much for it.
     pub fn pin(&self, bytes: Range<usize>) -> bool {
         let (_, pages, _) = self.split(&bytes);
         if !self.reserve(pages.len(), true) {

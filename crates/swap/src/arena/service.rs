@@ -125,8 +125,8 @@ impl Service {
         self.ask(Served::tell);
     }
 
-    /// Nothing of the arena changes until the answer is dropped. The descriptors that a copy is made
-    /// of go to the other end of `socket`, a socket of the program's, unless that is refused.
+    /// Nothing of the arena changes until the answer is dropped. The descriptors that a copy is
+    /// made of go to the other end of `socket`, a socket of the program's, unless that is refused.
     pub(super) fn pause(&self, socket: RawFd) -> (Pause, io::Result<()>) {
         let (answer, over) = (Queue::new(), Queue::new());
         let (answering, is_over) = (answer.clone(), over.clone());
