@@ -15,6 +15,7 @@ use super::handoff::Queue;
 use super::terms::{ArenaFigures, Terms};
 use super::{budget, guard, says};
 use crate::region::{Device, Region, RegionError, Shape, Still, threads};
+use nyx_policy::paging::pager::Prefetch;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fmt;
@@ -229,7 +230,13 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     let len_bytes = terms.len_bytes.min(device.len_bytes());
     let least = super::LIMIT_BYTES_MIN.min(len_bytes);
     let limit_bytes = terms.limit_bytes.clamp(least, len_bytes);
-    let region = Region::with(Shape::new(len_bytes, limit_bytes), &device)?;
+    let shape = Shape {
+        // Nothing is mapped ahead: where the program has mapped something of its own over a part of
+        // the arena, that would be taken for the region's.
+        prefetch: Prefetch::Cluster,
+        ..Shape::new(len_bytes, limit_bytes)
+    };
+    let region = Region::with(shape, &device)?;
     // The region's own rings are there by now.
     match guard::refuse() {
         Ok(()) => Ok(region),
