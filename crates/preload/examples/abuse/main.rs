@@ -6,6 +6,7 @@
 //! refused where it is loaded (`sys::is_paged`).
 
 mod advice;
+mod between;
 mod calls;
 mod heap;
 mod maps;
@@ -21,6 +22,7 @@ type Case = (&'static str, fn());
 
 const CASES: &[&[Case]] = &[
     advice::CASES,
+    between::CASES,
     calls::CASES,
     heap::CASES,
     maps::CASES,

@@ -1,0 +1,252 @@
+//! What comes between: signals and a cancelled thread in the middle of a fork, descriptors that are
+//! closed, calls that are refused half way.
+//!
+//! What it never does: ask for more than a system without the library does.
+
+use crate::Case;
+use crate::memory::{Block, KIB, MIB, PAGE, press, word};
+use crate::sys::{self, End, PRIVATE, RW};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+pub(crate) const CASES: &[Case] = &[
+    ("fork-signals", fork_signals),
+    ("fork-cancelled", fork_cancelled),
+    ("fork-moment", fork_moment),
+    ("calls-closed", calls_closed),
+    ("calls-direct", calls_direct),
+    ("fixed-refused", fixed_refused),
+    ("remap-none", remap_none),
+    ("locked-much", locked_much),
+    ("protect-fork", protect_fork),
+];
+
+/// Tells a thread to end, also where the case fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Where the handler writes, and how often it did.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+static RUNG: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn ring(_: i32) {
+    let rung = RUNG.fetch_add(1, Relaxed);
+    // Another page each time, so that some are not there.
+    let page = rung as usize % 64 * PAGE;
+    word(PLACE.load(Relaxed) + page).store(rung, Relaxed);
+}
+
+fn set_timer(every_us: libc::suseconds_t) {
+    let time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: every_us,
+    };
+    let timer = libc::itimerval {
+        it_interval: time,
+        it_value: time,
+    };
+    // SAFETY: the timer is read, and an old one not asked for.
+    let said = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
+    assert_eq!(said, 0);
+}
+
+/// Calls are not taken up again after the handler, which uses paged memory.
+fn fork_signals() {
+    let (block, place) = (Block::filled(8 * MIB, 1), Block::filled(MIB, 2));
+    PLACE.store(place.at, Relaxed);
+    // SAFETY: zeros are an action without flags; the handler uses atomics only.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = ring as *const () as usize;
+        let said = libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
+        assert_eq!(said, 0);
+    }
+    let mut forks = 0;
+    while forks < 6 || RUNG.load(Relaxed) < 6 {
+        press();
+        set_timer(300);
+        let child = sys::fork(|| {
+            block.check(0..block.len, 1);
+            0
+        });
+        set_timer(0);
+        sys::passed(child);
+        forks += 1;
+    }
+    block.check(0..block.len, 1);
+}
+
+// SAFETY: such is its type in the C library.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+/// `fork` is no place at which a thread is cancelled.
+fn fork_cancelled() {
+    let block = Block::filled(4 * MIB, 3);
+    press();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: the thread itself, which is cancelled nowhere here.
+        unsafe { libc::pthread_cancel(libc::pthread_self()) };
+        // SAFETY: the child checks memory, and ends.
+        let child = unsafe { libc::fork() };
+        let (disabled, mut old) = (1, 0);
+        // SAFETY: the call writes to what it is given.
+        unsafe { pthread_setcancelstate(disabled, &raw mut old) };
+        assert_eq!(old, 0, "it was enabled");
+        if child == 0 {
+            sys::quit(i32::from(block.wrong(0..block.len, 3).is_some()));
+        }
+        sys::passed(child);
+    });
+    thread.join().expect("it goes on");
+    block.check(0..block.len, 3);
+}
+
+/// One word is always written before the other, far from it: who has a copy of one moment does not
+/// have the second alone. The system promises that of one thread only, the library of all.
+fn fork_moment() {
+    let block = Block::map(8 * MIB);
+    let (first, second) = (word(block.at), word(block.at + block.len - 8));
+    let (is_over, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                first.store(number, Release);
+                second.store(number, Release);
+                begun.store(true, Relaxed);
+                if is_over.load(Relaxed) {
+                    break;
+                }
+            }
+        });
+        let _over = Over(&is_over);
+        for _ in 0..10 {
+            Block {
+                at: block.at + PAGE,
+                len: block.len - 2 * PAGE,
+            }
+            .touch(10);
+            begun.store(false, Relaxed);
+            while !begun.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            let child = sys::fork(|| {
+                let (second, first) = (second.load(Acquire), first.load(Acquire));
+                i32::from(sys::is_paged() && second > first)
+            });
+            sys::passed(child);
+        }
+    });
+}
+
+/// What a device reads into is there afterwards, whatever leaves memory meanwhile.
+fn calls_direct() {
+    let len = 2 * MIB;
+    let own = std::env::current_exe().expect("itself");
+    let path = own.with_file_name(format!("direct-{}", std::process::id()));
+    let source = Block::filled(len, 11);
+    // SAFETY: so much was mapped, and nobody writes to it.
+    let bytes = unsafe { std::slice::from_raw_parts(source.at as *const u8, len) };
+    std::fs::write(&path, bytes).expect("room for a file");
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_DIRECT).open(&path);
+    std::fs::remove_file(&path).expect("its name goes");
+    let Ok(file) = file else {
+        return eprintln!("skipped: this disk is not read past the page cache");
+    };
+    let is_over = AtomicBool::new(false);
+    let block = Block::map(len);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                press();
+            }
+        });
+        let _over = Over(&is_over);
+        for _ in 0..20 {
+            block.fill(0..len, 12);
+            // SAFETY: so much was mapped, and nobody else uses it.
+            let into = unsafe { std::slice::from_raw_parts_mut(block.at as *mut u8, len) };
+            file.read_exact_at(into, 0).expect("read");
+            block.check(0..len, 11);
+        }
+    });
+}
+
+/// As daemons do it.
+fn calls_closed() {
+    let block = Block::filled(4 * MIB, 4);
+    // SAFETY: nothing here has a descriptor but the first three.
+    let said = unsafe { libc::close_range(3, !0, 0) };
+    assert_eq!(said, 0);
+    press();
+    block.check(0..block.len, 4);
+    block.fill(0..block.len, 5);
+    press();
+    let child = sys::fork(|| {
+        block.check(0..block.len, 5);
+        0
+    });
+    sys::passed(child);
+}
+
+fn fixed_refused() {
+    let block = Block::filled(MIB, 6);
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+    assert_eq!(
+        sys::mmap(block.at, 64 * KIB, RW, flags, -1),
+        Err(libc::EBADF)
+    );
+    block.check(0..block.len, 6);
+    // Not by half of a page either.
+    let said = sys::mmap(block.at + 8, PAGE, RW, PRIVATE | libc::MAP_FIXED, -1);
+    assert_eq!(said, Err(libc::EINVAL));
+    block.check(0..block.len, 6);
+}
+
+fn remap_none() {
+    let block = Block::filled(MIB, 7);
+    press();
+    let said = sys::mremap(block.at, 0, MIB, libc::MREMAP_MAYMOVE, 0);
+    assert_eq!(said, Err(libc::EINVAL));
+    block.check(0..block.len, 7);
+}
+
+/// What may not be written to may not be in a child either.
+fn protect_fork() {
+    let block = Block::filled(2 * MIB, 13);
+    press();
+    sys::mprotect(block.at + MIB, MIB, libc::PROT_READ).expect("protected");
+    let write = |place: usize| {
+        sys::fork(move || {
+            block.check(0..block.len, 13);
+            word(block.at + place).store(1, Relaxed);
+            0
+        })
+    };
+    sys::passed(write(MIB - 8));
+    assert_eq!(sys::wait(write(MIB)), End::Signal(libc::SIGSEGV));
+    sys::mprotect(block.at + MIB, MIB, RW).expect("as before");
+    sys::passed(write(MIB));
+    block.check(0..block.len, 13);
+}
+
+/// More than there is room for: it may be refused, and then others go on.
+fn locked_much() {
+    let (block, other) = (Block::filled(6 * MIB, 8), Block::filled(2 * MIB, 9));
+    match sys::mlock(block.at, block.len) {
+        Ok(()) => sys::munlock(block.at, block.len).expect("unlocked"),
+        Err(why) => assert!(why == libc::ENOMEM || why == libc::EPERM, "errno {why}"),
+    }
+    press();
+    other.check(0..other.len, 9);
+    block.check(0..block.len, 8);
+}
