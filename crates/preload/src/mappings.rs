@@ -8,12 +8,12 @@ use crate::process::{arena, arena_or_begin, never};
 use crate::{LEAST_BYTES, arena_of, failed, memory};
 use libc::{MAP_FAILED, c_int, c_void, off_t};
 use nyx_swap::arena::{self, Arena, Whose};
+use nyx_swap::region::PAGE_BYTES;
 use std::ops::Range;
 use std::sync::Once;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-const PAGE_BYTES: usize = 4096;
 
 /// The bytes that a call is about, in whole pages; none where there is no such range.
 fn pages(at: *mut c_void, len: usize) -> Option<Range<usize>> {
@@ -130,15 +130,15 @@ enum To<'a> {
     Kernel,
     Arena(&'a Arena, Range<usize>),
     /// Each part of it by itself: some are the arena's.
-    Parts(Vec<(Range<usize>, bool)>),
+    Parts(Vec<Range<usize>>),
     /// Some of it is nobody's: no call does that.
     Neither,
 }
 
 /// Makes a call on each part; the first that fails ends it, as with the kernel.
-fn each(parts: Vec<(Range<usize>, bool)>, call: impl Fn(*mut c_void, usize) -> c_int) -> c_int {
-    let calls = (parts.into_iter()).map(|(part, _)| call(part.start as *mut c_void, part.len()));
-    calls.into_iter().find(|&said| said != 0).unwrap_or(0)
+fn each(parts: Vec<Range<usize>>, call: impl Fn(*mut c_void, usize) -> c_int) -> c_int {
+    let mut calls = (parts.into_iter()).map(|part| call(part.start as *mut c_void, part.len()));
+    calls.find(|&said| said != 0).unwrap_or(0)
 }
 
 fn to(at: *mut c_void, len: usize) -> To<'static> {

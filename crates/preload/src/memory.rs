@@ -8,6 +8,7 @@ use crate::process::{Real, arena, arena_or_begin};
 use crate::{LEAST_BYTES, failed};
 use libc::{c_int, c_void};
 use nyx_swap::arena::{Arena, Piece};
+use nyx_swap::region::PAGE_BYTES;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 
@@ -32,7 +33,6 @@ pub(crate) fn look_up() {
 
 /// A multiple of it is what `malloc` gives.
 const ALIGN_BYTES: usize = 16;
-const PAGE_BYTES: usize = 4096;
 
 /// For this library itself.
 struct Own;
@@ -82,13 +82,14 @@ fn large(len: usize, align: usize) -> Option<Piece> {
     arena_or_begin()?.allocate(len, align)
 }
 
+/// The arena, where this lies in it. In a child other memory may be there too.
+fn arena_at(at: *mut c_void) -> Option<&'static Arena> {
+    arena().filter(|arena| arena.range().contains(&(at as usize)))
+}
+
 /// The arena, where this is memory of it that was given as one; and how much.
 fn of_arena(at: *mut c_void) -> Option<(&'static Arena, usize)> {
-    let arena = arena()?;
-    if !arena.range().contains(&(at as usize)) {
-        return None;
-    }
-    // In a child other memory may be there too.
+    let arena = arena_at(at)?;
     Some((arena, arena.len_at(at as usize)?))
 }
 
@@ -132,14 +133,17 @@ pub(crate) fn zeroed(piece: Piece, len: usize) -> *mut c_void {
 /// As `free`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(at: *mut c_void) {
-    let Some((arena, _)) = of_arena(at) else {
-        // SAFETY: the caller's word, that it is the C library's or null.
-        return unsafe { __libc_free(at) };
-    };
-    // SAFETY: the address is this thread's. `free` leaves it as it is.
-    let errno = unsafe { *libc::__errno_location() };
-    arena.free(at as usize);
-    failed(errno);
+    if let Some(arena) = arena_at(at) {
+        // SAFETY: the address is this thread's. `free` leaves it as it is.
+        let errno = unsafe { *libc::__errno_location() };
+        let is_freed = arena.free(at as usize);
+        failed(errno);
+        if is_freed {
+            return;
+        }
+    }
+    // SAFETY: the caller's word, that it is the C library's or null.
+    unsafe { __libc_free(at) };
 }
 
 /// # Safety

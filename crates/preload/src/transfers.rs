@@ -100,15 +100,13 @@ unsafe fn several(
     count: c_int,
     read: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
-    if arena().is_none() || count <= 0 || buffers.is_null() || !is_direct(file) {
+    if arena().is_none() || count <= 0 || buffers.is_null() {
         return read(buffers, count, 0);
     }
     // SAFETY: the caller's word.
     let each = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
-    if each
-        .iter()
-        .all(|buffer| meets_arena(buffer.iov_base, buffer.iov_len).is_none())
-    {
+    let meets = |buffer: &iovec| meets_arena(buffer.iov_base, buffer.iov_len).is_some();
+    if !each.iter().any(meets) || !is_direct(file) {
         return read(buffers, count, 0);
     }
     let mut done = 0;

@@ -19,23 +19,23 @@ pub(crate) fn text(board: &Board, by: Column, reversed: bool) -> String {
     for tenant in tenants {
         rows.push(columns.iter().map(|column| column.text(tenant)).collect());
     }
-    let width = |at: usize| {
-        rows.iter()
-            .map(|row| row[at].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    laid_out(&rows, 0)
+}
+
+/// Rows as lines, each column as wide as what stands in it, with its end in line but for one that
+/// has its begin.
+pub(crate) fn laid_out<R: AsRef<[String]>>(rows: &[R], left: usize) -> String {
+    let rows = || rows.iter().map(AsRef::as_ref);
+    let columns = rows().next().map_or(0, <[String]>::len);
+    let width = |at: usize| rows().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(at, (cell, width))| match at {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
+    for row in rows() {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(at, (cell, width))| match at == left {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
         let line: Vec<String> = cells.collect();
         text.push_str(line.join("  ").trim_end());
         text.push('\n');

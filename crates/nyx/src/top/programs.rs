@@ -7,7 +7,7 @@
 //! What it never does: change anything; guess what nobody tells.
 
 use super::view::{BAD, FAINT, FAIR, STRONG};
-use super::{screen, words};
+use super::{plain, screen, words};
 use crate::cmd::swap::{Program, programs};
 use crate::load::report;
 use crate::{Failure, cmd};
@@ -58,22 +58,22 @@ struct Board {
 }
 
 impl Board {
-    fn between(before: &Sample, now: Sample) -> Board {
+    fn between(before: &Sample, now: &Sample) -> Board {
         let interval_s = now.at.duration_since(before.at).as_secs_f64();
         let rate = |before: f64, now: f64| (now >= before).then(|| (now - before) / interval_s);
-        let fared = |is: Program| {
-            let was = before.programs.iter().find(|was| was.is_same(&is));
-            let of = |value: fn(&Program) -> Option<f64>| rate(value(was?)?, value(&is)?);
+        let fared = |is: &Program| {
+            let was = before.programs.iter().find(|was| was.is_same(is));
+            let of = |value: fn(&Program) -> Option<f64>| rate(value(was?)?, value(is)?);
             Fared {
                 faults_per_s: of(|one| Some(one.faults as f64)),
                 major_faults_per_s: of(|one| Some(one.major_faults as f64)),
                 inline_reclaims_per_s: of(|one| Some(one.inline_reclaims as f64)),
                 stalled_share: of(|one| one.stalled_s),
                 reclaimer_cpus: of(|one| Some(one.figures?.reclaimer_cpu_ns as f64 / 1e9)),
-                is,
+                is: is.clone(),
             }
         };
-        let mut programs: Vec<Fared> = now.programs.into_iter().map(fared).collect();
+        let mut programs: Vec<Fared> = now.programs.iter().map(fared).collect();
         let major = |one: &Fared| one.major_faults_per_s.unwrap_or(0.0);
         programs.sort_by(|a, b| major(b).total_cmp(&major(a)));
         Board {
@@ -125,27 +125,14 @@ impl Fared {
     }
 }
 
-/// As text, each column as wide as what stands in it.
+/// As text.
 fn text(board: &Board) -> String {
     if board.programs.is_empty() {
         return "no program runs under nyx swap\n".to_owned();
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(board.programs.iter().map(Fared::cells));
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS.len())
-        .map(|at| width(at).unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in &rows {
-        let (command, figures) = row.split_last().expect("there are columns");
-        for (cell, width) in figures.iter().zip(&widths) {
-            text.push_str(&format!("{cell:>width$}  "));
-        }
-        text.push_str(command);
-        text.push('\n');
-    }
-    text
+    plain::laid_out(&rows, COLUMNS.len() - 1)
 }
 
 /// What is known, and drawn.
@@ -163,12 +150,9 @@ impl screen::Screen for Shown {
         if self.is_paused {
             return;
         }
-        let again = Sample {
-            at: sample.at,
-            programs: sample.programs.clone(),
-        };
-        let before = self.last.replace(again);
-        self.board = before.map(|before| Board::between(&before, sample));
+        let before = self.last.as_ref();
+        self.board = before.map(|before| Board::between(before, &sample));
+        self.last = Some(sample);
     }
 
     fn key(&mut self, key: KeyEvent) -> bool {
@@ -249,7 +233,7 @@ pub(crate) fn live(interval: Duration) -> Result<(), Failure> {
 pub(crate) fn once(interval: Duration, json: bool) -> Result<(), Failure> {
     let before = Sample::now();
     std::thread::sleep(interval);
-    let board = Board::between(&before, Sample::now());
+    let board = Board::between(&before, &Sample::now());
     match json {
         true => cmd::print(&report::json(&board)),
         false => cmd::print(&text(&board)),
@@ -311,7 +295,7 @@ mod tests {
     #[test]
     fn rates_are_differences_and_who_is_new_has_none() {
         let (before, now) = samples();
-        let board = Board::between(&before, now);
+        let board = Board::between(&before, &now);
         let order: Vec<u32> = board.programs.iter().map(|one| one.is.launcher).collect();
         assert_eq!(order, [20, 10, 30]);
         let first = &board.programs[0];
@@ -329,7 +313,7 @@ mod tests {
     #[test]
     fn the_table_says_what_is_known() {
         let (before, now) = samples();
-        let text = text(&Board::between(&before, now));
+        let text = text(&Board::between(&before, &now));
         let want = "\
 PID  LIMIT  MEMORY  SWAPPED  FAULTS/S  MAJOR/S  INLINE/S    P50   P99  STALL%  RECL%  COMMAND
  21    64M     60M     4.5M       800      400       200  4.0us  33us       -   25.0  sort -n

@@ -11,8 +11,9 @@
 use super::service::Pause;
 use super::undisturbed::Undisturbed;
 use super::{Arena, State};
-use crate::region::threads;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use crate::region::{PAGE_BYTES, threads};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::{recvmsg, send};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -142,15 +143,7 @@ impl Forking<'_> {
         self.state.locked.clear();
         if let Some((_, theirs)) = &copy.sockets {
             // The parent waits for it, or is gone; that is no signal.
-            // SAFETY: a byte lies there.
-            unsafe {
-                libc::send(
-                    theirs.as_raw_fd(),
-                    [1u8].as_ptr().cast(),
-                    1,
-                    libc::MSG_NOSIGNAL,
-                )
-            };
+            let _ = send(theirs, &[1], SendFlags::NOSIGNAL);
         }
         // Who would hear of its end is no thread of this process.
         std::mem::forget(copy.pause);
@@ -158,15 +151,10 @@ impl Forking<'_> {
 
     fn copy(&mut self, pause: &Pause, sources: &[File; 2]) -> io::Result<()> {
         let arena = self.arena;
-        let all = 0..(arena.range.len() / super::PAGE_BYTES) as u32;
-        let mut ours = vec![all.clone()];
-        for lost in self.state.extents.lost_in(all.clone()) {
-            ours = (ours.iter())
-                .flat_map(|part| super::without(part, &lost))
-                .collect();
-        }
-        for part in &ours {
-            map_plain(&arena.bytes(part))?;
+        let all = 0..(arena.range.len() / PAGE_BYTES) as u32;
+        let lost = self.state.extents.lost_in(all.clone());
+        for part in super::without_all(vec![all.clone()], &lost) {
+            map_plain(&arena.bytes(&part))?;
         }
         let given = arena.given(&self.state, all);
         // SAFETY: this is the child, alone; what is given was mapped above, and is zeros.

@@ -36,7 +36,7 @@ pub use fork::Forking;
 pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
 pub use undisturbed::Undisturbed;
 
-use crate::region::RegionError;
+use crate::region::{PAGE_BYTES, RegionError};
 use extents::Extents;
 use libc::c_int;
 use service::Service;
@@ -45,7 +45,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-const PAGE_BYTES: usize = 4096;
 /// An arena has at least so much in memory.
 const LIMIT_BYTES_MIN: u64 = 1 << 20;
 /// So much of what is freed is kept as it is for the next who wants as much, at most.
@@ -270,30 +269,25 @@ impl Arena {
         }
     }
 
-    /// A range that is [`Whose::Both`], in order: its parts, and whether each is the arena's; none
-    /// where some of it is nobody's.
-    pub fn parts(&self, bytes: &Range<usize>) -> Option<Vec<(Range<usize>, bool)>> {
+    /// A range that is [`Whose::Both`], in order: its parts, each of which is the arena's or is
+    /// not; none where some of it is nobody's.
+    pub fn parts(&self, bytes: &Range<usize>) -> Option<Vec<Range<usize>>> {
         let (before, pages, after) = self.split(bytes);
         let state = self.lock();
-        let of = |parts: Vec<Range<u32>>, is_ours| {
-            let bytes = move |part: Range<u32>| (self.bytes(&part), is_ours);
-            parts.into_iter().map(bytes)
-        };
-        let mut parts: Vec<_> = of(self.given(&state, pages.clone()), true)
-            .chain(of(state.extents.lost_in(pages), false))
-            .chain([(before, false), (after, false)])
-            .filter(|(part, _)| !part.is_empty())
-            .collect();
-        parts.sort_unstable_by_key(|(part, _)| part.start);
-        let len: usize = parts.iter().map(|(part, _)| part.len()).sum();
+        let ours = self.given(&state, pages.clone());
+        let known = ours.into_iter().chain(state.extents.lost_in(pages));
+        let mut parts: Vec<_> = known.map(|part| self.bytes(&part)).collect();
+        parts.extend([before, after]);
+        parts.retain(|part| !part.is_empty());
+        parts.sort_unstable_by_key(|part| part.start);
+        let len: usize = parts.iter().map(ExactSizeIterator::len).sum();
         (len == bytes.len()).then_some(parts)
     }
 
     /// Whether the program has changed the protection of some of a range.
     pub fn is_protected(&self, bytes: &Range<usize>) -> bool {
         let (_, pages, _) = self.split(bytes);
-        let meets = |other: &Range<u32>| other.start < pages.end && pages.start < other.end;
-        self.lock().protected.iter().any(|(other, _)| meets(other))
+        self.lock().is_protected(&pages)
     }
 
     /// What is in whole pages of a range reads as zeros from now on.
@@ -410,11 +404,7 @@ impl Arena {
 
     /// The parts of a range that the program has.
     fn given(&self, state: &State, pages: Range<u32>) -> Vec<Range<u32>> {
-        let mut given = state.extents.taken_in(pages);
-        for kept in &state.kept {
-            given = given.iter().flat_map(|part| without(part, kept)).collect();
-        }
-        given
+        without_all(state.extents.taken_in(pages), &state.kept)
     }
 
     fn taken_at(&self, state: &State, at: usize) -> Option<Range<u32>> {
@@ -454,8 +444,7 @@ impl Arena {
 
     /// The next who has the range may read and write it.
     fn unprotect(&self, state: &mut State, range: &Range<u32>) {
-        let is_it = |other: &Range<u32>| other.start < range.end && range.start < other.end;
-        if state.protected.iter().any(|(other, _)| is_it(other)) {
+        if state.is_protected(range) {
             protect(&self.bytes(range), READ_WRITE);
             state.forget_protection(range);
         }
@@ -519,6 +508,11 @@ impl State {
         Some(kept.start)
     }
 
+    fn is_protected(&self, range: &Range<u32>) -> bool {
+        let meets = |other: &Range<u32>| other.start < range.end && range.start < other.end;
+        self.protected.iter().any(|(other, _)| meets(other))
+    }
+
     fn forget_protection(&mut self, range: &Range<u32>) {
         let old = std::mem::take(&mut self.protected);
         for (other, protection) in old {
@@ -535,6 +529,17 @@ fn without(range: &Range<u32>, other: &Range<u32>) -> Vec<Range<u32>> {
     let after = range.start.max(other.end).min(range.end)..range.end;
     let parts = [before, after].into_iter();
     parts.filter(|part| !part.is_empty()).collect()
+}
+
+/// `ranges` without what `others` have of them.
+fn without_all(mut ranges: Vec<Range<u32>>, others: &[Range<u32>]) -> Vec<Range<u32>> {
+    for other in others {
+        ranges = ranges
+            .iter()
+            .flat_map(|range| without(range, other))
+            .collect();
+    }
+    ranges
 }
 
 fn pages(len: usize) -> Option<u32> {

@@ -193,7 +193,6 @@ impl Served {
         let counts = figures.counts;
         let told = ArenaFigures {
             processes: 1,
-            refused: None,
             major_faults: counts.major_faults,
             minor_faults: counts.minor_faults,
             ahead_pages: counts.ahead,

@@ -5,8 +5,8 @@
 //!
 //! *Thread safety*: each is one thread's.
 
+use crate::region::threads;
 use libc::{c_int, sigset_t};
-use std::mem::MaybeUninit;
 
 // SAFETY: such is its type in the C library.
 unsafe extern "C" {
@@ -27,20 +27,10 @@ impl Undisturbed {
     /// From now on.
     #[expect(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Undisturbed {
-        let mut cancel = 0;
-        let mut all = MaybeUninit::<sigset_t>::uninit();
-        let mut signals = MaybeUninit::<sigset_t>::uninit();
-        // SAFETY: each call writes to what it is given; the sets are filled by the first two.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::sigemptyset(signals.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), signals.as_mut_ptr());
-            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancel);
-            Undisturbed {
-                signals: signals.assume_init(),
-                cancel,
-            }
-        }
+        let (signals, mut cancel) = (threads::block_signals(), 0);
+        // SAFETY: the call writes to what it is given.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancel) };
+        Undisturbed { signals, cancel }
     }
 }
 

@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-const PAGE_BYTES: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 /// The header's magic, at the end of its page (mkswap(8), `include/linux/swap.h`).
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 const MAGIC_AT: u64 = PAGE_BYTES - MAGIC.len() as u64;

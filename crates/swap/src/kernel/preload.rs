@@ -5,7 +5,7 @@
 //!
 //! *Thread safety*: plain data.
 
-use super::area;
+use super::area::{self, PAGE_BYTES};
 use super::group::Group;
 use super::record::Record;
 use super::session::Memory;
@@ -25,7 +25,6 @@ const PRELOAD: &str = "LD_PRELOAD";
 const SEPARATORS: [u8; 2] = *b": ";
 /// Of tmpfs and ramfs (`linux/magic.h`): files there are memory.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
-const PAGE_BYTES: u64 = 4096;
 /// Where the library lies, as seen from the launcher's directory.
 const PLACES: [&str; 2] = ["", "../lib/nyx"];
 

@@ -43,6 +43,7 @@ mod uffd;
 pub use device::Device;
 pub use error::RegionError;
 pub(crate) use still::Still;
+pub use uffd::PAGE_BYTES;
 
 use self::core::Shared;
 use bytes::Words;
@@ -57,7 +58,6 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::thread::JoinHandle;
-use uffd::PAGE_BYTES;
 
 /// Whether this process may have a region whose memory system calls may be given too: what is
 /// missing, as an error.

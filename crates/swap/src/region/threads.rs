@@ -116,13 +116,17 @@ pub(crate) fn end() -> ! {
 }
 
 /// A signal's handler of the program could touch the region here, and would wait for itself.
-fn block_signals() {
-    // SAFETY: a set of signals is plain data that `sigfillset` fills; blocking them concerns this
-    // thread only.
+///
+/// Those that were blocked before.
+pub(crate) fn block_signals() -> libc::sigset_t {
+    // SAFETY: sets of signals are plain data, of which zeros are one; the calls fill what they are
+    // given, and blocking concerns this thread only.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        let mut before = all;
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
     }
 }
 
