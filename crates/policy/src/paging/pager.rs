@@ -748,13 +748,17 @@ impl Pager {
     /// Memory may have come free: for those that wait, in their order.
     fn serve(&mut self, acts: &mut Vec<Act>) {
         while let Some(&page) = self.line.front() {
+            let mut freed = 0;
             if self.used >= self.limit {
-                self.make_room(INLINE_PAGES.min(self.line.len() as u32), acts);
+                freed = self.make_room(INLINE_PAGES.min(self.line.len() as u32), acts);
             }
             if self.used < self.limit {
                 self.line.pop_front();
                 self.table.at(page).clear(IN_LINE);
                 self.fill(page, acts);
+            } else if freed > 0 {
+                // The limit was lowered, and who brings that about goes on.
+                return;
             } else if let Some(why) = self.why_never() {
                 self.line.pop_front();
                 self.refused = 0;

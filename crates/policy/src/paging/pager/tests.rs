@@ -558,6 +558,30 @@ fn a_lower_limit_is_reached_by_reclaiming() {
     }
 }
 
+#[test]
+fn who_touches_a_page_after_the_limit_was_lowered_waits_until_it_is_reached() {
+    for value in [None, Some(3)] {
+        let mut world = World::new(Shape {
+            limit_pages: 60,
+            ..SHAPE
+        });
+        for page in 0..60 {
+            world.touch_and_settle(page, None);
+        }
+        world.pager.set_limit(4, &mut world.acts);
+        world.carry_out();
+        world.touch(62, value);
+        world.settle();
+        assert_eq!(world.failed, []);
+        assert_eq!(world.wants, [(62, value)]);
+        while world.pager.used_pages() > 4 {
+            assert!(world.reclaim(8) > 0);
+            world.settle();
+        }
+        assert_eq!((world.failed.len(), world.wants.len()), (0, 0));
+    }
+}
+
 const STREAM: Shape = Shape {
     pages: 4_000,
     limit_pages: 800,
