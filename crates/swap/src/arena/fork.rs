@@ -9,8 +9,7 @@
 //! *Thread safety*: the calls are made in the thread that forks, before and after.
 
 use super::service::Pause;
-use super::undisturbed::Undisturbed;
-use super::{Arena, State};
+use super::{Arena, Locked};
 use crate::region::{PAGE_BYTES, threads};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::net::{recvmsg, send};
@@ -20,7 +19,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A fork that is under way. No signal is handled meanwhile, and the thread is not cancelled: it is
@@ -30,10 +28,9 @@ pub struct Forking<'a> {
     arena: &'a Arena,
     /// None in a child, which forks as any process does.
     copy: Option<Copying>,
-    state: MutexGuard<'a, State>,
-    parent: u32,
     /// Dropped last.
-    _undisturbed: Undisturbed,
+    state: Locked<'a>,
+    parent: u32,
 }
 
 #[derive(Debug)]
@@ -48,20 +45,18 @@ struct Copying {
 impl Arena {
     /// Before a fork.
     pub fn before_fork(&self) -> Forking<'_> {
-        let undisturbed = Undisturbed::new();
-        let here = &raw const undisturbed as usize;
+        let state = self.lock();
+        let here = &raw const state as usize;
         if !self.is_plain() && self.range.contains(&here) {
             // It would wait for itself.
             super::complain("a thread whose stack is in the arena cannot fork: the process ends");
             threads::end();
         }
-        let state = self.lock();
         Forking {
             arena: self,
             copy: (!self.is_plain()).then(|| Copying::begin(self)),
             state,
             parent: std::process::id(),
-            _undisturbed: undisturbed,
         }
     }
 }

@@ -34,13 +34,15 @@ impl<T> Queue<T> {
         self.one_came.notify_one();
     }
 
-    /// Puts it unless so many wait already.
-    pub(super) fn put_within(&self, value: T, most: usize) {
+    /// Puts it unless so many wait already; whether it did.
+    pub(super) fn put_within(&self, value: T, most: usize) -> bool {
         let mut values = self.lock();
-        if values.len() < most {
+        let has_room = values.len() < most;
+        if has_room {
             values.push_back(value);
             self.one_came.notify_one();
         }
+        has_room
     }
 
     /// Waits for one.

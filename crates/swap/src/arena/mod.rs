@@ -39,11 +39,14 @@ pub use undisturbed::Undisturbed;
 use crate::region::{PAGE_BYTES, RegionError};
 use extents::Extents;
 use libc::c_int;
+use rustix::thread::futex;
 use service::Service;
 use std::collections::BTreeSet;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use std::sync::{Mutex, MutexGuard};
 
 /// An arena has at least so much in memory.
 const LIMIT_BYTES_MIN: u64 = 1 << 20;
@@ -64,10 +67,10 @@ pub struct Arena {
     range: Range<usize>,
     kept_pages_max: u32,
     state: Mutex<State>,
-    /// Pages that may be pinned and are not: where all are, no fault finds memory.
-    pinnable: Mutex<usize>,
-    unpinned: Condvar,
-    pinnable_max: usize,
+    /// Pages that may be pinned and are not: where all are, no fault finds memory. It is waited on
+    /// without a lock, since who waits may be stopped by a signal.
+    pinnable: AtomicU32,
+    pinnable_max: u32,
     /// This is a child of `fork`: all is plain memory.
     is_plain: AtomicBool,
 }
@@ -81,6 +84,29 @@ struct State {
     locked: BTreeSet<u32>,
     /// Ranges whose protection the program has changed, in order.
     protected: Vec<(Range<u32>, c_int)>,
+}
+
+/// The lock. No signal is handled by who has it: a handler may need it, as may who has stopped all
+/// other threads by signals, to collect garbage.
+#[derive(Debug)]
+struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    /// Dropped last.
+    _undisturbed: Undisturbed,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
 }
 
 /// Memory that was given away.
@@ -127,9 +153,8 @@ impl Arena {
                 protected: Vec::new(),
             }),
             range,
-            pinnable: Mutex::new(pinnable as usize),
-            unpinned: Condvar::new(),
-            pinnable_max: pinnable as usize,
+            pinnable: AtomicU32::new(pinnable as u32),
+            pinnable_max: pinnable as u32,
             is_plain: AtomicBool::new(false),
         })
     }
@@ -178,8 +203,8 @@ impl Arena {
             return true;
         }
         self.unlock(&mut state, &range);
-        self.unprotect(&mut state, &range);
-        if range.len() as u32 > self.kept_pages_max {
+        let is_protected = state.is_protected(&range);
+        if is_protected || range.len() as u32 > self.kept_pages_max {
             self.give_back(&mut state, range);
             return true;
         }
@@ -237,15 +262,16 @@ impl Arena {
         }
     }
 
-    /// Gives a range up that the program maps something over: it is none of the arena's any more.
+    /// Gives a range up that the program is about to map something over: it is none of the arena's
+    /// any more, and what was there is gone.
     pub fn lose(&self, bytes: Range<usize>) {
         let (_, pages, _) = self.split(&bytes);
         let mut state = self.lock();
         if !self.is_plain() {
             self.give_back_kept(&mut state, 0);
-            for part in state.extents.taken_in(pages.clone()) {
-                self.give_back(&mut state, part);
-            }
+            self.unlock(&mut state, &pages);
+            state.forget_protection(&pages);
+            self.service.lose(self.offsets(&pages));
         }
         state.extents.lose(pages);
     }
@@ -301,6 +327,7 @@ impl Arena {
         if state.locked.range(pages.clone()).next().is_some() {
             return Err(libc::EINVAL);
         }
+        // What is pinned keeps what it has: whoever pinned it uses it.
         self.service.forget(self.offsets(&pages));
         Ok(())
     }
@@ -368,20 +395,32 @@ impl Arena {
 
     /// Takes so many of the pages that may be pinned; false where they cannot be had.
     fn reserve(&self, pages: usize, waits: bool) -> bool {
-        let locked = self.pinnable.lock().expect("nobody panics with it");
-        let least = if waits { self.pinnable_max / 2 } else { 0 };
-        if pages > self.pinnable_max - least || !waits && pages > *locked {
+        let most = if waits {
+            self.pinnable_max / 2
+        } else {
+            self.pinnable_max
+        };
+        let Some(pages) = u32::try_from(pages).ok().filter(|&pages| pages <= most) else {
             return false;
+        };
+        loop {
+            let took = |left: u32| left.checked_sub(pages);
+            match self.pinnable.fetch_update(Acquire, Relaxed, took) {
+                Ok(_) => return true,
+                Err(_) if !waits => return false,
+                Err(left) => {
+                    // Another value, a signal: it is looked at again.
+                    let _ = futex::wait(&self.pinnable, futex::Flags::PRIVATE, left, None);
+                }
+            }
         }
-        let is_short = |left: &mut usize| pages > *left;
-        let left = self.unpinned.wait_while(locked, is_short);
-        *left.expect("nobody panics with it") -= pages;
-        true
     }
 
     fn release(&self, pages: usize) {
-        *self.pinnable.lock().expect("nobody panics with it") += pages;
-        self.unpinned.notify_all();
+        self.pinnable.fetch_add(pages as u32, Release);
+        let all = i32::MAX as u32;
+        let woken = futex::wake(&self.pinnable, futex::Flags::PRIVATE, all);
+        woken.expect("who waits at an address of ours can be woken");
     }
 
     /// Takes a [`Arena::pin`] of the same range back.
@@ -398,8 +437,13 @@ impl Arena {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+    fn lock(&self) -> Locked<'_> {
+        let _undisturbed = Undisturbed::new();
+        let state = self.state.lock().expect("nobody panics with it");
+        Locked {
+            state,
+            _undisturbed,
+        }
     }
 
     /// The parts of a range that the program has.
@@ -419,9 +463,15 @@ impl Arena {
 
     fn give_back(&self, state: &mut State, range: Range<u32>) {
         self.unlock(state, &range);
-        self.unprotect(state, &range);
-        self.service.forget(self.offsets(&range));
-        state.extents.give_back(range);
+        let is_usable = self.unprotect(state, &range);
+        let pinned = self.service.forget(self.offsets(&range));
+        if is_usable && pinned == 0 {
+            state.extents.give_back(range);
+        } else {
+            // Nobody is to have it again: he could not use it, or a device still writes there.
+            self.service.lose(self.offsets(&range));
+            state.extents.lose(range);
+        }
     }
 
     /// Gives the oldest of what is kept back until no more than `pages` are.
@@ -442,12 +492,13 @@ impl Arena {
         }
     }
 
-    /// The next who has the range may read and write it.
-    fn unprotect(&self, state: &mut State, range: &Range<u32>) {
-        if state.is_protected(range) {
-            protect(&self.bytes(range), READ_WRITE);
-            state.forget_protection(range);
+    /// Whether the next who has the range may read and write it: the system may refuse that.
+    fn unprotect(&self, state: &mut State, range: &Range<u32>) -> bool {
+        if !state.is_protected(range) {
+            return true;
         }
+        state.forget_protection(range);
+        protect(&self.bytes(range), READ_WRITE)
     }
 
     fn page(&self, at: usize) -> u32 {
@@ -553,11 +604,12 @@ fn unmap(bytes: &Range<usize>) {
     }
 }
 
-fn protect(bytes: &Range<usize>, protection: c_int) {
+/// Whether it was done.
+fn protect(bytes: &Range<usize>, protection: c_int) -> bool {
     // By the system's call: the C library's is the preload library's here, which asks whose the
     // range is, and the arena's lock is held.
     // SAFETY: as the program had it, or the range is the arena's and was just given back.
-    unsafe { libc::syscall(libc::SYS_mprotect, bytes.start, bytes.len(), protection) };
+    unsafe { libc::syscall(libc::SYS_mprotect, bytes.start, bytes.len(), protection) == 0 }
 }
 
 /// Writes a line where the program's errors go, from a thread of the program.

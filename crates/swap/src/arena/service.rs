@@ -13,9 +13,9 @@
 
 use super::handoff::Queue;
 use super::terms::{ArenaFigures, Terms};
+use super::undisturbed::Undisturbed;
 use super::{budget, guard, says};
-use crate::region::{Device, Region, RegionError, Shape, Still, threads};
-use nyx_policy::paging::pager::Prefetch;
+use crate::region::{Device, Region, RegionError, Still, threads};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fmt;
@@ -94,6 +94,8 @@ impl Service {
     }
 
     fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Served) -> T + Send + 'static) -> T {
+        // The queues have locks, which others may need while this thread handles a signal.
+        let _undisturbed = Undisturbed::new();
         let answer = Queue::new();
         let answering = answer.clone();
         self.jobs
@@ -101,10 +103,15 @@ impl Service {
         answer.take()
     }
 
-    /// These bytes read as zeros, and take nothing.
-    pub(super) fn forget(&self, bytes: Range<usize>) {
-        // What is pinned keeps what it has: whoever pinned it uses it.
-        self.ask(move |served| drop(served.region.dont_need(bytes)));
+    /// These bytes read as zeros, and take nothing; how many pages are pinned, and keep what they
+    /// have.
+    pub(super) fn forget(&self, bytes: Range<usize>) -> u32 {
+        self.ask(move |served| served.region.dont_need(bytes).unwrap_or(0))
+    }
+
+    /// They are the region's no more.
+    pub(super) fn lose(&self, bytes: Range<usize>) {
+        self.ask(move |served| drop(served.region.lose(bytes)));
     }
 
     /// They will be touched.
@@ -229,13 +236,7 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     let len_bytes = terms.len_bytes.min(device.len_bytes());
     let least = super::LIMIT_BYTES_MIN.min(len_bytes);
     let limit_bytes = terms.limit_bytes.clamp(least, len_bytes);
-    let shape = Shape {
-        // Nothing is mapped ahead: where the program has mapped something of its own over a part of
-        // the arena, that would be taken for the region's.
-        prefetch: Prefetch::Cluster,
-        ..Shape::new(len_bytes, limit_bytes)
-    };
-    let region = Region::with(shape, &device)?;
+    let region = Region::new(len_bytes, limit_bytes, &device)?;
     // The region's own rings are there by now.
     match guard::refuse() {
         Ok(()) => Ok(region),

@@ -6,12 +6,17 @@
 //! holds it for a few microseconds, most of them the kernel's. Who reclaims beside the faults
 //! carries its acts out without it (`flux.rs`), a few pages at a time.
 //!
+//! Pages may be *lost*: the program has mapped something of its own there. Nothing is mapped into
+//! the view of them, or taken out, and who waits for one only tries again. The pager does not know
+//! of that; what it brings into memory there it is told to forget.
+//!
 //! What it never does: touch the view while the lock is held, since who has the lock answers the
 //! fault; wait for a device.
 //!
 //! *Thread safety*: shared by handlers, the background's thread and callers. *Invariant*: after
 //! [`Shared::settle`] no act is left that was not carried out, or put into a list in its order.
 
+use super::bits::Bits;
 use super::device::Desk;
 use super::error::reason;
 use super::flux::Flux;
@@ -125,6 +130,8 @@ impl Drop for Held<'_> {
 #[derive(Debug, Default)]
 struct Due {
     pages: Vec<u32>,
+    /// Of them, those that give SIGBUS: that is said before they are woken, which may be their end.
+    failed: Vec<(u32, Why)>,
     is_answer: bool,
     is_ring: bool,
 }
@@ -140,8 +147,12 @@ pub(super) struct Core {
     zeros: Vec<u32>,
     /// Where pages are that are unmapped together.
     places: Vec<usize>,
-    /// A bit for each page that is in the view.
-    view: Vec<u64>,
+    /// Pages that are in the view.
+    view: Bits,
+    /// Pages where the program has something of its own.
+    lost: Bits,
+    /// Lost, and in memory for the pager.
+    strays: Vec<u32>,
     /// Pages of which the pager was told a fault, and when: they are not answered yet.
     touched: BTreeMap<u32, Instant>,
     /// Pages that callers fix, by how many; and why it failed.
@@ -164,7 +175,9 @@ impl Shared {
                 posted: Vec::with_capacity(64),
                 zeros: Vec::with_capacity(64),
                 places: Vec::with_capacity(64),
-                view: vec![0; (pages as usize).div_ceil(64)],
+                view: Bits::new(pages),
+                lost: Bits::new(pages),
+                strays: Vec::new(),
                 touched: BTreeMap::new(),
                 fixing: BTreeMap::new(),
                 poisoned: BTreeMap::new(),
@@ -225,6 +238,15 @@ impl Shared {
     }
 
     fn wake(&self, due: Due) {
+        for (page, why) in due.failed {
+            let address = self.memory.at(page);
+            tracing::error!(
+                address = format_args!("{address:#x}"),
+                page,
+                "SIGBUS for who touched it: {}",
+                reason(why)
+            );
+        }
         for page in due.pages {
             done("wake who waits for a page", self.memory.wake(page));
         }
@@ -246,6 +268,11 @@ impl Shared {
     /// the desk of the thread that asks.
     pub(super) fn fault(&self, page: u32, is_write: bool, now: Instant, desk: &mut Desk) {
         let mut core = self.lock_urgently();
+        if core.lost.has(page) {
+            // What the program has there by now, or will have in a moment, is not ours to give.
+            core.due.pages.push(page);
+            return;
+        }
         core.touched.entry(page).or_insert(now);
         let Core { pager, acts, .. } = &mut *core;
         pager.fault(page, is_write, acts);
@@ -295,7 +322,7 @@ impl Shared {
             let page = page_of(act);
             self.flux.begin(page, matches!(act, Act::Free { .. }));
             if let Act::Unmap { .. } = act {
-                core.set_viewed(page, false);
+                core.view.set(page, false);
             }
         }
         freed
@@ -359,11 +386,21 @@ impl Shared {
             }
             acts.clear();
             core.acts = acts;
-            let Some(page) = core.zeros.pop() else {
+            let Core {
+                pager,
+                acts,
+                zeros,
+                strays,
+                ..
+            } = &mut *core;
+            if let Some(page) = zeros.pop() {
+                pager.write_done(page, Written::Zeros, acts);
+            } else if let Some(page) = strays.pop() {
+                // One that is pinned is forgotten when it is not any more.
+                pager.forget(page, acts);
+            } else {
                 break;
-            };
-            let Core { pager, acts, .. } = &mut *core;
-            pager.write_done(page, Written::Zeros, acts);
+            }
         }
         if !core.is_rung && core.is_wanted(self.low_pages.load(Relaxed)) {
             core.is_rung = true;
@@ -377,10 +414,12 @@ impl Shared {
         let mut places = std::mem::take(&mut core.places);
         let maps = |act: &&Act| matches!(act, Act::Zero { .. } | Act::Map { .. });
         for act in acts.iter().take_while(|act| !maps(act)) {
-            places.extend(self.place_of(act));
-            if let Act::Unmap { page } = *act {
-                core.set_viewed(page, false);
+            match *act {
+                Act::Unmap { page } if !core.view.has(page) => continue,
+                Act::Unmap { page } => core.view.set(page, false),
+                _ => {}
             }
+            places.extend(self.place_of(act));
         }
         done("unmap pages", self.memory.unmap(&places));
         places.clear();
@@ -398,15 +437,20 @@ impl Shared {
         }
     }
 
-    /// Maps pages side by side by one call, and answers each.
+    /// Maps pages side by side by one call, unless some are lost, and answers each.
     fn map(
         &self,
         core: &mut Core,
         pages: Range<u32>,
-        map: impl FnOnce(&Memory, Range<u32>) -> io::Result<()>,
+        map: impl Fn(&Memory, Range<u32>) -> io::Result<()>,
     ) {
         pages.clone().for_each(|page| core.heal(self, page));
-        done("map pages", map(&self.memory, pages.clone()));
+        for (pages, is_lost) in core.lost.pieces(pages.clone()) {
+            match is_lost {
+                true => core.strays.extend(pages),
+                false => done("map pages", map(&self.memory, pages)),
+            }
+        }
         pages.for_each(|page| self.answer(core, page, None));
     }
 
@@ -422,8 +466,8 @@ impl Shared {
                 let pages = page..page + together;
                 self.map(core, pages, |memory, pages| memory.map(pages, writable));
             }
-            Act::Unmap { page } if core.is_viewed(page) => {
-                core.set_viewed(page, false);
+            Act::Unmap { page } if core.view.has(page) => {
+                core.view.set(page, false);
                 done("unmap a page", self.memory.unmap(&[self.memory.at(page)]));
             }
             Act::Unmap { .. } => {}
@@ -452,16 +496,10 @@ impl Shared {
             },
             Act::Free { page } => done("give memory back", self.memory.free(page)),
             Act::Fail { page, why } => {
-                if core.touched.contains_key(&page) {
-                    let address = self.memory.at(page);
-                    tracing::error!(
-                        address = format_args!("{address:#x}"),
-                        page,
-                        "SIGBUS for who touched it: {}",
-                        reason(why)
-                    );
+                if core.touched.contains_key(&page) && !core.lost.has(page) {
                     done("poison a page", self.memory.poison(page));
                     core.poisoned.insert(page, why);
+                    core.due.failed.push((page, why));
                 }
                 self.answer(core, page, Some(why));
             }
@@ -470,7 +508,7 @@ impl Shared {
 
     /// Whoever waits for the page has it now, or never.
     fn answer(&self, core: &mut Core, page: u32, why: Option<Why>) {
-        core.set_viewed(page, why.is_none());
+        core.view.set(page, why.is_none() && !core.lost.has(page));
         // Of whose touch nobody has heard yet is answered when it is heard of.
         if let Some(began) = core.touched.remove(&page) {
             core.due.pages.push(page);
@@ -525,31 +563,52 @@ impl Shared {
     /// Takes back what [`Self::fix`] did.
     pub(super) fn unfix(&self, first: u32, pages: u32) {
         let mut core = self.lock();
-        (first..first + pages).for_each(|page| core.pager.unpin(page));
+        for page in first..first + pages {
+            core.pager.unpin(page);
+            if core.lost.has(page) {
+                core.strays.push(page);
+            }
+        }
+        self.settle(&mut core, None);
     }
 
     /// Has all stand still until the lock is given back: who writes to the view faults, and waits.
     pub(super) fn freeze(&self) -> Held<'_> {
         let core = self.lock();
         self.flux.wait_for_all();
-        for run in core.viewed() {
+        for run in core.view.runs() {
             done("protect pages", self.memory.protect(run));
         }
         core
     }
 
+    /// The program will have something of its own at these pages, and nobody touches the view of
+    /// them from now on.
+    pub(super) fn lose(&self, first: u32, pages: u32) {
+        let mut core = self.lock();
+        for page in first..first + pages {
+            core.heal(self, page);
+            self.flux.wait(page);
+            core.view.set(page, false);
+            core.lost.set(page, true);
+        }
+        self.forget_held(&mut core, first..first + pages);
+    }
+
     /// What is in these pages is not wanted; how many are pinned, and keep it.
     pub(super) fn forget(&self, first: u32, pages: u32) -> u32 {
-        let mut core = self.lock();
+        self.forget_held(&mut self.lock(), first..first + pages)
+    }
+
+    fn forget_held(&self, core: &mut Core, Range { start, end }: Range<u32>) -> u32 {
         let mut kept = 0;
-        let end = first + pages;
-        for first in (first..end).step_by(FORGOTTEN_TOGETHER) {
+        for first in (start..end).step_by(FORGOTTEN_TOGETHER) {
             let pages = first..end.min(first + FORGOTTEN_TOGETHER as u32);
             let Core { pager, acts, .. } = &mut *core;
             for page in pages.clone() {
                 kept += u32::from(!pager.forget(page, acts));
             }
-            self.settle(&mut core, None);
+            self.settle(core, None);
             pages.for_each(|page| core.heal(self, page));
         }
         kept
@@ -580,36 +639,6 @@ impl Core {
     /// Pages that give SIGBUS.
     pub(super) fn poisoned_pages(&self) -> usize {
         self.poisoned.len()
-    }
-
-    /// Pages that are in the view, in runs.
-    fn viewed(&self) -> impl Iterator<Item = Range<u32>> {
-        let mut at = 0;
-        let pages = self.view.len() as u32 * u64::BITS;
-        std::iter::from_fn(move || {
-            while at < pages && !self.is_viewed(at) {
-                // Words without any are most.
-                let is_empty = at.is_multiple_of(u64::BITS) && self.view[at as usize / 64] == 0;
-                at += if is_empty { u64::BITS } else { 1 };
-            }
-            let first = at;
-            while at < pages && self.is_viewed(at) {
-                at += 1;
-            }
-            (first < at).then_some(first..at)
-        })
-    }
-
-    fn is_viewed(&self, page: u32) -> bool {
-        self.view[page as usize / 64] & (1 << (page % 64)) != 0
-    }
-
-    fn set_viewed(&mut self, page: u32, is_viewed: bool) {
-        let word = &mut self.view[page as usize / 64];
-        match is_viewed {
-            true => *word |= 1 << (page % 64),
-            false => *word &= !(1 << (page % 64)),
-        }
     }
 
     /// Takes the poison off a page.

@@ -30,6 +30,7 @@
 //! *Thread safety*: a region is shared by reference. What is reached through [`Region::as_ptr`] is
 //! the program's to order. A child of `fork` does not have the region. *Errors*: [`RegionError`].
 
+mod bits;
 mod bytes;
 mod core;
 mod device;
@@ -356,6 +357,19 @@ impl Region {
         let first = range.start.div_ceil(PAGE_BYTES) as u32;
         let end = (range.end / PAGE_BYTES) as u32;
         Ok(self.shared.forget(first, end.saturating_sub(first)))
+    }
+
+    /// Gives up all pages that meet a range: the program maps something of its own there, which is
+    /// not touched by the region. What was in them is gone, as with [`Region::dont_need`]. Who
+    /// touches one before the program's mapping is there waits for that.
+    ///
+    /// # Errors
+    ///
+    /// Where the range leaves the region.
+    pub(crate) fn lose(&self, range: Range<usize>) -> Result<(), RegionError> {
+        let (first, pages) = self.pages_of(&range)?;
+        self.shared.lose(first, pages);
+        Ok(())
     }
 
     /// Another limit, in bytes; faults wait while more is used.
