@@ -82,16 +82,35 @@ unsafe fn over(
             flags,
             file,
             offset,
-        )
+        ) as *mut c_void
     };
-    if made as *mut c_void == MAP_FAILED {
+    if made == MAP_FAILED {
         return MAP_FAILED;
     }
-    let to = bytes.start;
-    arena.lose(bytes);
+    // SAFETY: it was just made, and is so long.
+    unsafe { put(arena, made, len, bytes) }
+}
+
+/// Moves a mapping of so many bytes over a part of the arena. Where the kernel refuses that nothing
+/// is there afterwards, as with a mapping that the kernel gave up before it could make another.
+///
+/// # Safety
+///
+/// It is the caller's, who gives up what is at `to`.
+unsafe fn put(arena: &Arena, made: *mut c_void, len: usize, to: Range<usize>) -> *mut c_void {
+    arena.lose(to.clone());
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: from where it was made to where the caller wants it.
-    unsafe { libc::syscall(libc::SYS_mremap, made, len, len, how, to) as *mut c_void }
+    unsafe {
+        let moved = libc::syscall(libc::SYS_mremap, made, len, len, how, to.start) as *mut c_void;
+        if moved == MAP_FAILED {
+            let errno = *libc::__errno_location();
+            libc::syscall(libc::SYS_munmap, made, len);
+            libc::syscall(libc::SYS_munmap, to.start, to.len());
+            failed(errno);
+        }
+        moved
+    }
 }
 
 /// # Safety
@@ -338,10 +357,12 @@ unsafe extern "C" fn mremap(
     match to(at, old_len) {
         To::Kernel => {
             if is_fixed
-                && let Some(bytes) = pages(new_at, new_len)
-                && let Some(arena) = arena_of(&bytes)
+                && flags & libc::MREMAP_MAYMOVE != 0
+                && let Some(new) = pages(new_at, new_len)
+                && let Some(arena) = arena_of(&new)
             {
-                arena.lose(bytes);
+                // SAFETY: the caller's word.
+                return unsafe { move_over(arena, at, old_len, flags, new) };
             }
             // SAFETY: the caller's word.
             unsafe {
@@ -371,6 +392,36 @@ unsafe extern "C" fn mremap(
             }
             // SAFETY: the caller's word.
             unsafe { move_to(arena, old, new_len, is_fixed.then_some(new_at)) }
+        }
+    }
+}
+
+/// Moves a mapping that is not the arena's over a part of it: anywhere first, since what is there is
+/// to stay where that is refused.
+///
+/// # Safety
+///
+/// As `mremap`.
+unsafe fn move_over(
+    arena: &Arena,
+    at: *mut c_void,
+    old_len: usize,
+    flags: c_int,
+    new: Range<usize>,
+) -> *mut c_void {
+    let old = at as usize..(at as usize).saturating_add(old_len);
+    if old.start < new.end && new.start < old.end {
+        failed(libc::EINVAL);
+        return MAP_FAILED;
+    }
+    let len = new.len();
+    // SAFETY: the caller's word.
+    unsafe {
+        let anywhere = flags & !libc::MREMAP_FIXED;
+        let moved = libc::syscall(libc::SYS_mremap, at, old_len, len, anywhere) as *mut c_void;
+        match moved {
+            MAP_FAILED => MAP_FAILED,
+            moved => put(arena, moved, len, new),
         }
     }
 }

@@ -49,6 +49,14 @@ pub(crate) fn never() -> bool {
     STAGE.load(Relaxed) == SETTLED && arena().is_none()
 }
 
+/// Whether this process has an arena, or may have one later.
+pub(crate) fn may_have_arena() -> bool {
+    match STAGE.load(Acquire) {
+        NEW | BEGINS => std::env::var_os(arena::TERMS).is_some(),
+        _ => arena().is_some_and(|arena| !arena.is_plain()),
+    }
+}
+
 /// Where the program's errors go; what is written at once is a line.
 struct Errors;
 
@@ -236,8 +244,18 @@ unsafe impl Sync for UnderWay {}
 
 static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
 
+// SAFETY: the C library has these; such are their types.
+unsafe extern "C" {
+    /// The lock of all streams, which a thread may have more than once.
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+}
+
 unsafe extern "C" fn before_fork() {
     if let Some(arena) = arena() {
+        // `fork` takes it after us, and who has it may wait for a page: before all stands still.
+        // SAFETY: the call takes nothing. A child's is made anew by `fork`.
+        unsafe { _IO_list_lock() };
         let forking = arena.before_fork();
         // SAFETY: as above.
         unsafe { *UNDER_WAY.0.get() = Some(forking) };
@@ -248,6 +266,8 @@ unsafe extern "C" fn in_parent() {
     // SAFETY: as above.
     if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
         forking.in_parent();
+        // SAFETY: `before_fork` has taken it.
+        unsafe { _IO_list_unlock() };
     }
 }
 

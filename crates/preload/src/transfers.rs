@@ -4,7 +4,8 @@
 //!
 //! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for
 //! that. What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused
-//! where the arena begins.
+//! where the arena begins, and what the C library reads past us is here: `fdopen` and `aio_read` of
+//! what is past the page cache.
 //!
 //! A thread may be cancelled in any of them: they are left by unwinding then.
 //!
@@ -12,11 +13,12 @@
 //!
 //! *Thread safety*: all of it.
 
-use crate::process::{Real, arena};
+use crate::process::{Real, arena, may_have_arena};
 use crate::{arena_of, failed};
-use libc::{c_int, c_void, iovec, off_t};
-use nyx_swap::arena::Arena;
+use libc::{c_char, c_int, c_void, iovec, off_t};
+use nyx_swap::arena::{self, Arena};
 use std::ops::Range;
+use std::sync::Once;
 
 /// So much is pinned at once; where an arena is smaller, less.
 const PIECE_BYTES: usize = 256 << 10;
@@ -150,8 +152,24 @@ static READ_INTO_AT: Real<ReadIntoAt> = unsafe { Real::new(c"preadv") };
 // SAFETY: that is its type.
 static READ_INTO_AT_WITH: Real<ReadIntoAtWith> = unsafe { Real::new(c"preadv2") };
 
+// SAFETY: as above.
+type Open = unsafe extern "C" fn(c_int, *const c_char) -> *mut libc::FILE;
+type Set = unsafe extern "C" fn(*mut libc::aiocb) -> c_int;
+type SetAll =
+    unsafe extern "C" fn(c_int, *const *mut libc::aiocb, c_int, *mut libc::sigevent) -> c_int;
+
+// SAFETY: that is its type.
+static FDOPEN: Real<Open> = unsafe { Real::new(c"fdopen") };
+// SAFETY: that is its type.
+static AIO_READ: Real<Set> = unsafe { Real::new(c"aio_read") };
+// SAFETY: that is its type.
+static LIO_LISTIO: Real<SetAll> = unsafe { Real::new(c"lio_listio") };
+
 /// Looks for what it needs of the C library.
 pub(crate) fn look_up() {
+    let _ = FDOPEN.get();
+    let _ = AIO_READ.get();
+    let _ = LIO_LISTIO.get();
     let _ = READ.get();
     let _ = READ_AT.get();
     let _ = READ_INTO.get();
@@ -347,4 +365,110 @@ unsafe extern "C-unwind" fn preadv64v2(
 ) -> isize {
     // SAFETY: the caller's word.
     unsafe { preadv2(file, buffers, count, offset, flags) }
+}
+
+/// Says once why a call is refused.
+fn refuse(what: &str, errno: c_int) -> c_int {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        arena::complain(&format!(
+            "{what} past the page cache (O_DIRECT) is refused: this program's memory is in an arena"
+        ));
+    });
+    failed(errno)
+}
+
+/// Not past the page cache: the C library reads into the caller's memory by calls of its own.
+///
+/// # Safety
+///
+/// As `fdopen`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(file: c_int, mode: *const c_char) -> *mut libc::FILE {
+    let Some(real) = FDOPEN.get() else {
+        failed(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // An arena may begin later.
+    if is_direct(file) && may_have_arena() {
+        refuse("a stream", libc::EINVAL);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's word.
+    unsafe { real(file, mode) }
+}
+
+/// Whether it reads into the arena past the page cache, in a thread of the C library's.
+///
+/// # Safety
+///
+/// It is null, or one.
+unsafe fn is_past_us(one: *const libc::aiocb) -> bool {
+    // SAFETY: the caller's word.
+    let Some(one) = (unsafe { one.as_ref() }) else {
+        return false;
+    };
+    let at = one.aio_buf.cast_const().cast();
+    meets_arena(at, one.aio_nbytes).is_some() && is_direct(one.aio_fildes)
+}
+
+/// # Safety
+///
+/// As `aio_read`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aio_read(one: *mut libc::aiocb) -> c_int {
+    let Some(real) = AIO_READ.get() else {
+        return failed(libc::ENOSYS);
+    };
+    // SAFETY: the caller's word.
+    if unsafe { is_past_us(one) } {
+        return refuse("aio_read", libc::ENOSYS);
+    }
+    // SAFETY: the caller's word.
+    unsafe { real(one) }
+}
+
+/// # Safety
+///
+/// As `aio_read64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aio_read64(one: *mut libc::aiocb) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe { aio_read(one) }
+}
+
+/// # Safety
+///
+/// As `lio_listio`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lio_listio(
+    mode: c_int,
+    all: *const *mut libc::aiocb,
+    count: c_int,
+    event: *mut libc::sigevent,
+) -> c_int {
+    let Some(real) = LIO_LISTIO.get() else {
+        return failed(libc::ENOSYS);
+    };
+    let len = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the caller's word.
+    if !all.is_null() && (0..len).any(|number| unsafe { is_past_us(*all.add(number)) }) {
+        return refuse("lio_listio", libc::ENOSYS);
+    }
+    // SAFETY: the caller's word.
+    unsafe { real(mode, all, count, event) }
+}
+
+/// # Safety
+///
+/// As `lio_listio64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lio_listio64(
+    mode: c_int,
+    all: *const *mut libc::aiocb,
+    count: c_int,
+    event: *mut libc::sigevent,
+) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe { lio_listio(mode, all, count, event) }
 }

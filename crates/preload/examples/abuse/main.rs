@@ -10,6 +10,7 @@ mod between;
 mod calls;
 mod heap;
 mod maps;
+mod meanwhile;
 mod memory;
 mod processes;
 mod protect;
@@ -26,6 +27,7 @@ const CASES: &[&[Case]] = &[
     calls::CASES,
     heap::CASES,
     maps::CASES,
+    meanwhile::CASES,
     processes::CASES,
     protect::CASES,
     threads::CASES,

@@ -363,6 +363,16 @@ pub(crate) fn end(how: &str) {
             std::thread::park();
         }
         "daemon" => daemon(),
+        "bus" => {
+            let little = libc::rlimit {
+                rlim_cur: MIB as u64,
+                rlim_max: MIB as u64,
+            };
+            // SAFETY: the limit is read. Behind so much of a file writes are refused from now on.
+            let said = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const little) };
+            assert_eq!(said, 0);
+            Block::filled(16 * MIB, 3);
+        }
         how => panic!("no end {how}"),
     }
 }

@@ -191,6 +191,20 @@ fn ends_are_what_they_are_while_threads_wait_for_pages() {
     }
 }
 
+/// The process ends by it, and says why before it does.
+#[test]
+fn where_nothing_can_be_written_who_needs_memory_is_told() {
+    if !can_page("where_nothing_can_be_written_who_needs_memory_is_told") {
+        return;
+    }
+    for _ in 0..5 {
+        let ended = rig::run(&mut abuse(&["end", "bus"]), Some(SMALL));
+        let (signal, said) = (ended.status.signal(), ended.stderr);
+        assert_eq!(signal, Some(libc::SIGBUS), "{said}");
+        assert!(said.contains("SIGBUS for who touched it"), "{said}");
+    }
+}
+
 #[test]
 fn kills_at_any_moment_leave_no_file() {
     if !can_page("kills_at_any_moment_leave_no_file") {
