@@ -396,8 +396,8 @@ unsafe extern "C" fn mremap(
     }
 }
 
-/// Moves a mapping that is not the arena's over a part of it: anywhere first, since what is there is
-/// to stay where that is refused.
+/// Moves a mapping that is not the arena's over a part of it: anywhere first, since what is there
+/// is to stay where that is refused.
 ///
 /// # Safety
 ///

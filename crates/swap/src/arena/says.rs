@@ -40,8 +40,8 @@ pub(super) fn start() -> Result<(), RegionError> {
 }
 
 fn write(text: &str) {
-    // The first thread's descriptors are the program's. Where they may not be opened again, as those
-    // of somebody else, nothing is said.
+    // The first thread's descriptors are the program's. Where they may not be opened again, as
+    // those of somebody else, nothing is said.
     let mut options = OpenOptions::new();
     options.append(true).custom_flags(libc::O_NOCTTY);
     if let Ok(mut errors) = options.open("/proc/self/fd/2") {
