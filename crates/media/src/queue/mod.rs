@@ -18,8 +18,9 @@
 //! as a whole or has failed: short transfers are gone on with.
 //!
 //! **Drivers**: io_uring (`uring.rs`), with completion polling where the device has it; threads
-//! with `preadv2` and `pwritev2` where io_uring is forbidden (`threads.rs`); a modelled device, or
-//! one that refuses requests, laid over either (`modelled.rs`, `refusing.rs`).
+//! with `preadv2` and `pwritev2` where io_uring is forbidden (`threads.rs`); those calls by the
+//! thread itself for devices that are done within them (`calls.rs`); a modelled device, or one that
+//! refuses requests, laid over any (`modelled.rs`, `refusing.rs`).
 //!
 //! What it never does: allocate for a request; look at the bytes; retry what the device refused.
 //!
@@ -30,6 +31,7 @@
 //! Source: Ultraswap sections 3.1 and 3.2.
 
 mod buffer;
+mod calls;
 mod deep;
 mod event;
 mod file;
@@ -196,6 +198,9 @@ pub enum Through {
     UringThread,
     /// Threads of this process.
     Threads,
+    /// System calls of the thread that sets requests off, one after the other: for a device that is
+    /// done within them, as zram is ([`Support::critical`] tells).
+    Calls,
 }
 
 /// Requests of one thread to one device. See the module.
@@ -484,6 +489,7 @@ fn driver(
     };
     match through {
         Through::Threads => threads(),
+        Through::Calls => Ok(Box::new(calls::Calls::new(device, depth)?)),
         Through::Auto => uring(Completion::Events).or_else(|_| threads()),
         Through::Uring => uring(Completion::Events),
         Through::UringPolled => uring(Completion::Polled),

@@ -12,6 +12,10 @@ use std::sync::Arc;
 const READS: u64 = 64;
 /// A kernel's thread has to save so much, since it takes a processor.
 const THREAD_PAYS_BELOW: f64 = 0.9;
+/// System calls have to take so little of io_uring's time: then the device is done within the call,
+/// and what io_uring adds is a thread of the kernel for each request. Else nothing would be done
+/// meanwhile, and one request after the other.
+const CALLS_PAY_BELOW: f64 = 0.5;
 /// And there have to be so many processors.
 const THREAD_PROCESSORS_MIN: usize = 4;
 
@@ -21,6 +25,8 @@ const THREAD_PROCESSORS_MIN: usize = 4;
 pub struct Support {
     /// By threads.
     pub threads_ns: Option<u64>,
+    /// By system calls.
+    pub calls_ns: Option<u64>,
     /// By io_uring.
     pub uring_ns: Option<u64>,
     /// By io_uring that polls the device.
@@ -39,6 +45,7 @@ impl Support {
         let has_spare = processors >= THREAD_PROCESSORS_MIN;
         Ok(Support {
             threads_ns: try_out(Through::Threads),
+            calls_ns: try_out(Through::Calls),
             uring_ns: try_out(Through::Uring),
             polled_ns: try_out(Through::UringPolled),
             uring_thread_ns: has_spare.then(|| try_out(Through::UringThread)).flatten(),
@@ -51,14 +58,17 @@ impl Support {
     }
 
     /// The way for requests that somebody waits for: polled where that is possible and no slower, a
-    /// kernel's thread where it saves a tenth, else interrupts; threads without io_uring.
+    /// kernel's thread where it saves a tenth, else interrupts; threads without io_uring. System
+    /// calls where the device is done within them.
     pub fn critical(&self) -> Through {
         let Some(uring_ns) = self.uring_ns else {
             return Through::Threads;
         };
         let pays =
             |ns: Option<u64>, share: f64| ns.is_some_and(|ns| ns as f64 <= uring_ns as f64 * share);
-        if pays(self.polled_ns, 1.0) {
+        if pays(self.calls_ns, CALLS_PAY_BELOW) {
+            Through::Calls
+        } else if pays(self.polled_ns, 1.0) {
             Through::UringPolled
         } else if pays(self.uring_thread_ns, THREAD_PAYS_BELOW) {
             Through::UringThread
@@ -69,9 +79,10 @@ impl Support {
 
     /// The way for requests that nobody waits for.
     pub fn background(&self) -> Through {
-        match self.uring_ns {
-            Some(_) => Through::Uring,
-            None => Through::Threads,
+        match (self.uring_ns, self.critical()) {
+            (Some(_), Through::Calls) => Through::Calls,
+            (Some(_), _) => Through::Uring,
+            (None, _) => Through::Threads,
         }
     }
 }
@@ -80,6 +91,7 @@ impl fmt::Display for Support {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ways = [
             ("threads", self.threads_ns),
+            ("calls", self.calls_ns),
             ("io_uring", self.uring_ns),
             ("polled", self.polled_ns),
             ("kernel thread", self.uring_thread_ns),
@@ -122,6 +134,7 @@ mod tests {
     fn the_way_is_chosen_by_what_was_measured() {
         let ways = |uring_ns, polled_ns, uring_thread_ns| Support {
             threads_ns: Some(20_000),
+            calls_ns: Some(5_001),
             uring_ns,
             polled_ns,
             uring_thread_ns,
@@ -137,9 +150,14 @@ mod tests {
         assert_eq!(critical(threaded), (Through::UringThread, Through::Uring));
         let polled = ways(Some(10_000), Some(9_999), Some(8_900));
         assert_eq!(critical(polled), (Through::UringPolled, Through::Uring));
+        let at_once = Support {
+            calls_ns: Some(5_000),
+            ..polled
+        };
+        assert_eq!(critical(at_once), (Through::Calls, Through::Calls));
         assert_eq!(
             plain.to_string(),
-            "threads 20.0 us, io_uring 10.0 us, polled no, kernel thread 9.5 us"
+            "threads 20.0 us, calls 5.0 us, io_uring 10.0 us, polled no, kernel thread 9.5 us"
         );
     }
 }

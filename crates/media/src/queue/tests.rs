@@ -18,12 +18,14 @@ fn ways() -> Vec<(&'static str, Queue, Pool)> {
         Through::Uring,
         Through::UringThread,
         Through::Threads,
+        Through::Calls,
     ];
     let pool = || Pool::new(32, 8 * BLOCK_BYTES as usize).expect("memory");
     let mut ways = Vec::new();
-    for (through, name) in throughs
-        .into_iter()
-        .zip(["auto", "uring", "uring-thread", "threads"])
+    for (through, name) in
+        throughs
+            .into_iter()
+            .zip(["auto", "uring", "uring-thread", "threads", "calls"])
     {
         let (pool, shape) = (pool(), QueueShape { depth: 16, through });
         match Queue::new(&device(), std::slice::from_ref(&pool), shape) {
@@ -415,7 +417,7 @@ fn what_a_device_refuses_is_not_done_and_the_rest_is() {
     let refusals = Refusals::new(|op, at| {
         (op == BlockOp::Write && at == 3 * BLOCK_BYTES).then_some(libc::EIO)
     });
-    for through in [Through::Auto, Through::Threads] {
+    for through in [Through::Auto, Through::Threads, Through::Calls] {
         let shape = QueueShape { depth: 4, through };
         let queue = Queue::refusing(&device, &[], shape, &refusals);
         let mut queue = queue.expect("made");

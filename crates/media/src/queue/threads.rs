@@ -1,17 +1,15 @@
-//! Requests carried out by threads with `preadv2`, `pwritev2`, `fdatasync` and `fallocate`: for
-//! where io_uring is forbidden, as in many containers.
+//! Requests carried out by threads with system calls (`calls.rs`): for where io_uring is forbidden,
+//! as in many containers.
 //!
 //! What it never does: keep a thread busy that has nothing to do.
 //!
 //! *Thread safety*: the threads share two lists; jobs go one way and what has landed the other.
 
-use super::{BlockFile, BlockOp, Driver, HOLE, Job, Landed, event};
+use super::calls::carry_out;
+use super::{BlockFile, Driver, Job, Landed, event};
 use crate::MediaError;
 use crossbeam_queue::ArrayQueue;
-use rustix::fs::{fallocate, fdatasync};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -130,10 +128,8 @@ impl Shared {
 
     fn work(&self) {
         while let Some(job) = self.next() {
-            let result = match self.carry_out(job) {
-                Ok(bytes) => bytes as i64,
-                Err(error) => -i64::from(error.raw_os_error()),
-            };
+            // SAFETY: the bytes are lent to this job until it has landed.
+            let result = unsafe { carry_out(&self.device, job) };
             let landed = Landed {
                 flight: job.flight,
                 result,
@@ -150,33 +146,5 @@ impl Shared {
             .wait_while(self.lock(), is_idle)
             .expect("no holder panics");
         jobs.waiting.pop_front()
-    }
-
-    fn carry_out(&self, job: Job) -> Result<usize, Errno> {
-        let file = self.device.file();
-        let (at, len) = (job.at, job.len_bytes as usize);
-        let write = |flags| {
-            let address = job.address.expect("a write has bytes");
-            // SAFETY: the bytes are lent to this job until it has landed.
-            let bytes = unsafe { std::slice::from_raw_parts(address.as_ptr(), len) };
-            pwritev2(file, &[IoSlice::new(bytes)], at, flags)
-        };
-        match job.op {
-            BlockOp::Read => {
-                let address = job.address.expect("a read has a place");
-                // SAFETY: as above, and nobody else has them.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), len) };
-                preadv2(
-                    file,
-                    &mut [IoSliceMut::new(bytes)],
-                    at,
-                    ReadWriteFlags::empty(),
-                )
-            }
-            BlockOp::Write => write(ReadWriteFlags::empty()),
-            BlockOp::WriteDurably => write(ReadWriteFlags::DSYNC),
-            BlockOp::Flush => fdatasync(file).map(|()| 0),
-            BlockOp::Zero => fallocate(file, HOLE, at, job.len_bytes).map(|()| 0),
-        }
     }
 }

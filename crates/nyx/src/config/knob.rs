@@ -145,7 +145,14 @@ const KINDS: &[&str] = &[
 ];
 
 /// Who carries out requests to a device of blocks.
-const IO: &[&str] = &["auto", "io_uring", "polled", "kernel-thread", "threads"];
+const IO: &[&str] = &[
+    "auto",
+    "io_uring",
+    "polled",
+    "kernel-thread",
+    "threads",
+    "calls",
+];
 /// Where new values go of two devices.
 const WRITE: &[&str] = &["back", "through", "around"];
 

@@ -17,12 +17,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// The words for who carries requests out.
-pub(super) const WAYS: [(&str, Through); 5] = [
+pub(super) const WAYS: [(&str, Through); 6] = [
     ("auto", Through::Auto),
     ("io_uring", Through::Uring),
     ("polled", Through::UringPolled),
     ("kernel-thread", Through::UringThread),
     ("threads", Through::Threads),
+    ("calls", Through::Calls),
 ];
 /// The word of the table for a device of blocks.
 const BLOCK: &str = "block";

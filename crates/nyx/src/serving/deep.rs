@@ -71,7 +71,10 @@ pub(super) fn open(config: &DeepDevice) -> Result<Arc<Deep>, Failure> {
 
 /// Workers cannot say it later.
 fn check_way(config: &DeepDevice, file: &DeepFile) -> Result<(), Failure> {
-    if matches!(config.through, Through::Auto | Through::Threads) {
+    if matches!(
+        config.through,
+        Through::Auto | Through::Threads | Through::Calls
+    ) {
         return Ok(());
     }
     let support = Support::of(file.blocks());
