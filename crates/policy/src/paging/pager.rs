@@ -201,9 +201,11 @@ const WRITING_MAX: u32 = 64;
 const REFUSED_MAX: u32 = 16;
 /// A fault without memory frees so many pages at once, so that the next finds some.
 const INLINE_PAGES: u32 = 8;
-/// A window is this part of the limit at most, and zeros are mapped ahead where as much stays free:
-/// one part in so many.
+/// A window is this part of the limit at most: one part in so many.
 const WINDOW_ONE_IN: u32 = 8;
+/// Zeros that are mapped ahead take this part of what is free at most: they leave by being written
+/// to the device or looked at, where what was read ahead is only dropped.
+const SPARE_ONE_IN: u32 = 2;
 /// A window that is read is looked for in so many pages: some may be there already.
 const LOOKS_AHEAD_MAX: usize = 2 * WINDOW_PAGES_MAX as usize;
 /// Which streams.
@@ -644,11 +646,11 @@ impl Pager {
             return;
         };
         let mut count = 0;
+        let spare = self.limit.saturating_sub(self.used) / SPARE_ONE_IN;
         for page in run.within(self.table.pages()).take(run.len as usize) {
-            let is_spare = self.used < self.limit - self.limit / WINDOW_ONE_IN;
             let entry = self.table.at(page);
             // One that failed may be pinned, and is touched again for that.
-            if !is_spare || !self.line.is_empty() || entry.state() != State::Fresh {
+            if count == spare || !self.line.is_empty() || entry.state() != State::Fresh {
                 break;
             }
             entry.set_state(State::Resident);

@@ -231,7 +231,7 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     let is_dir = metadata.is_ok_and(|metadata| metadata.is_dir());
     let device = match is_dir {
         true => Device::sparse(&terms.pages, terms.len_bytes)?,
-        false => Device::open(&terms.pages)?,
+        false => Device::open_fastest(&terms.pages)?,
     };
     let len_bytes = terms.len_bytes.min(device.len_bytes());
     let least = super::LIMIT_BYTES_MIN.min(len_bytes);

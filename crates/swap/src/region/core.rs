@@ -337,21 +337,21 @@ impl Shared {
                 places[count] = at;
                 count += 1;
             }
-            done("unmap pages", self.memory.unmap(&places[..count]));
+            done("unmap pages", self.memory.unmap(&mut places[..count]));
+            self.free(acts);
         }
-        let mut zeros = Vec::new();
+        let (mut zeros, mut writes) = (Vec::new(), Vec::new());
         for act in left {
-            let page = page_of(act);
             match *act {
-                Act::Free { .. } => done("give memory back", self.memory.free(page)),
-                Act::Write { .. } if self.memory.is_zero(page) => zeros.push(page),
-                Act::Write { slot, .. } => {
+                Act::Write { page, .. } if self.memory.is_zero(page) => zeros.push(page),
+                Act::Write { page, slot } => {
                     let kind = Kind::Write;
-                    desk.push(Move { page, slot, kind });
+                    writes.push(Move { page, slot, kind });
                 }
                 _ => {}
             }
         }
+        desk.push(&writes);
         for act in left {
             self.flux.end(page_of(act), matches!(act, Act::Free { .. }));
         }
@@ -359,6 +359,25 @@ impl Shared {
             let mut core = self.lock_politely();
             core.zeros.append(&mut zeros);
             self.settle(&mut core, None);
+        }
+    }
+
+    /// Gives back the memory of all that acts free; side by side by one call.
+    fn free(&self, acts: &[Act]) {
+        let mut pages = [0; PLACES];
+        for acts in acts.chunks(PLACES) {
+            let freed = acts.iter().filter(|act| matches!(act, Act::Free { .. }));
+            let mut count = 0;
+            for page in freed.map(page_of) {
+                pages[count] = page;
+                count += 1;
+            }
+            let pages = &mut pages[..count];
+            pages.sort_unstable();
+            for run in pages.chunk_by(|a, b| a + 1 == *b) {
+                let pages = run[0]..run[0] + run.len() as u32;
+                done("give memory back", self.memory.free(pages));
+            }
         }
     }
 
@@ -421,7 +440,7 @@ impl Shared {
             }
             places.extend(self.place_of(act));
         }
-        done("unmap pages", self.memory.unmap(&places));
+        done("unmap pages", self.memory.unmap(&mut places));
         places.clear();
         core.places = places;
     }
@@ -468,7 +487,10 @@ impl Shared {
             }
             Act::Unmap { page } if core.view.has(page) => {
                 core.view.set(page, false);
-                done("unmap a page", self.memory.unmap(&[self.memory.at(page)]));
+                done(
+                    "unmap a page",
+                    self.memory.unmap(&mut [self.memory.at(page)]),
+                );
             }
             Act::Unmap { .. } => {}
             Act::Read {
@@ -483,7 +505,7 @@ impl Shared {
                 };
                 let what = Move { page, slot, kind };
                 match desk {
-                    Some(desk) if is_critical => desk.push(what),
+                    Some(desk) if is_critical => desk.push([&what]),
                     _ => core.posted.push(what),
                 }
             }
@@ -494,7 +516,7 @@ impl Shared {
                     core.posted.push(Move { page, slot, kind });
                 }
             },
-            Act::Free { page } => done("give memory back", self.memory.free(page)),
+            Act::Free { page } => done("give memory back", self.memory.free(page..page + 1)),
             Act::Fail { page, why } => {
                 if core.touched.contains_key(&page) && !core.lost.has(page) {
                     done("poison a page", self.memory.poison(page));
@@ -647,7 +669,7 @@ impl Core {
             shared.flux.wait(page);
             done(
                 "take poison off a page",
-                shared.memory.unmap(&[shared.memory.at(page)]),
+                shared.memory.unmap(&mut [shared.memory.at(page)]),
             );
         }
     }

@@ -145,6 +145,13 @@ impl Device {
         Ok(Device::new(Arc::new(BlockFile::open(path)?)))
     }
 
+    /// The same, by what it and this machine are found to do; takes some milliseconds.
+    pub fn open_fastest(path: &Path) -> Result<Device, MediaError> {
+        let blocks = Arc::new(BlockFile::open(path)?);
+        let support = Support::of(&blocks)?;
+        Ok(Device::new(blocks).fastest(&support))
+    }
+
     /// The same, of that range only; whole pages of it are used.
     ///
     /// # Panics
@@ -234,39 +241,36 @@ impl Device {
         Ok(Claim { range, claims })
     }
 
-    fn queue(&self, through: Through) -> Result<Queue, MediaError> {
+    fn desk(&self, through: Through, pages: &Pool) -> Result<Desk, MediaError> {
         let shape = QueueShape {
             depth: DEPTH,
             through,
         };
         // The kernel is told of no pool: it would keep all of the region in memory.
-        match &self.over {
+        let queue = match &self.over {
             Over::Nothing => Queue::new(&self.blocks, &[], shape),
             Over::Emulation(model) => Queue::emulated(&self.blocks, &[], shape, model),
             Over::Refusals(refusals) => Queue::refusing(&self.blocks, &[], shape, refusals),
-        }
-    }
-
-    /// A desk for pages that the thread waits for itself.
-    pub(super) fn critical(&self, pages: &Pool) -> Result<Desk, MediaError> {
-        Ok(self.desk(self.queue(self.critical)?, pages))
-    }
-
-    /// A desk whose thread is woken when something is done.
-    pub(super) fn background(&self, pages: &Pool) -> Result<Desk, MediaError> {
-        Ok(self.desk(self.queue(self.background)?, pages))
-    }
-
-    fn desk(&self, queue: Queue, pages: &Pool) -> Desk {
-        Desk {
-            queue,
+        };
+        Ok(Desk {
+            queue: queue?,
             pages: pages.clone(),
             begin_bytes: self.begin_bytes,
             waiting: VecDeque::with_capacity(DEPTH as usize),
             moving: Vec::with_capacity(DEPTH as usize),
             refused: 0,
             clock: TscClock::start(),
-        }
+        })
+    }
+
+    /// A desk for pages that the thread waits for itself.
+    pub(super) fn critical(&self, pages: &Pool) -> Result<Desk, MediaError> {
+        self.desk(self.critical, pages)
+    }
+
+    /// A desk whose thread is woken when something is done.
+    pub(super) fn background(&self, pages: &Pool) -> Result<Desk, MediaError> {
+        self.desk(self.background, pages)
     }
 }
 
@@ -285,9 +289,9 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// Sets a move off, or has it wait for those before it.
-    pub(super) fn push(&mut self, what: Move) {
-        self.waiting.push_back(what);
+    /// Sets moves off together, or has them wait for those before them.
+    pub(super) fn push<'m>(&mut self, all: impl IntoIterator<Item = &'m Move>) {
+        self.waiting.extend(all);
         self.set_off();
     }
 

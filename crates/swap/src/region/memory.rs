@@ -153,51 +153,60 @@ impl Memory {
 
     /// Takes pages, each by its place in the view or in the alias, out of there; what is in memory
     /// stays. Poison goes too.
-    pub(super) fn unmap(&self, places: &[usize]) -> io::Result<()> {
-        for places in places.chunks(TOGETHER) {
-            if places.len() == 1 || !self.unmap_at_once(places) {
-                places.iter().try_for_each(|&at| self.unmap_one(at))?;
+    ///
+    /// Places are put in order: those side by side are one range to the kernel, which tells other
+    /// CPUs of each range that was written to, and that costs more than the rest.
+    pub(super) fn unmap(&self, places: &mut [usize]) -> io::Result<()> {
+        places.sort_unstable();
+        let is_next = |a: &usize, b: &usize| a + PAGE_BYTES == *b;
+        let mut ranges = places.chunk_by(is_next).map(|run| libc::iovec {
+            iov_base: run[0] as *mut _,
+            iov_len: run.len() * PAGE_BYTES,
+        });
+        let mut together = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; TOGETHER];
+        loop {
+            let mut count = 0;
+            for (into, range) in together.iter_mut().zip(&mut ranges) {
+                *into = range;
+                count += 1;
+            }
+            let some = &together[..count];
+            if count > 1 && self.unmap_at_once(some) {
+                continue;
+            }
+            some.iter().try_for_each(unmap_one)?;
+            if count < TOGETHER {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// All of them by one call; false where this kernel does not let us (before Linux 6.13).
-    fn unmap_at_once(&self, places: &[usize]) -> bool {
-        let range = |at| libc::iovec {
-            iov_base: at as *mut _,
-            iov_len: PAGE_BYTES,
-        };
-        let mut ranges = [range(0); TOGETHER];
-        for (into, &at) in ranges.iter_mut().zip(places) {
-            *into = range(at);
-        }
+    fn unmap_at_once(&self, ranges: &[libc::iovec]) -> bool {
         // SAFETY: the ranges lie in the view or the alias, as below; the call reads so many.
         let advised = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
                 self.process.as_raw_fd(),
                 ranges.as_ptr(),
-                places.len(),
+                ranges.len(),
                 libc::MADV_DONTNEED,
                 0,
             )
         };
-        advised == (places.len() * PAGE_BYTES) as libc::c_long
+        let bytes: usize = ranges.iter().map(|range| range.iov_len).sum();
+        advised == bytes as libc::c_long
     }
 
-    fn unmap_one(&self, at: usize) -> io::Result<()> {
-        // SAFETY: the page lies in the view or the alias, which map a shared file: this drops their
-        // entries and no bytes. Who touches them faults, or gets them again.
-        let advised = unsafe { madvise(at as *mut _, PAGE_BYTES, Advice::LinuxDontNeed) };
-        Ok(advised?)
-    }
-
-    /// Gives memory back.
-    pub(super) fn free(&self, page: u32) -> io::Result<()> {
+    /// Gives memory of pages back.
+    pub(super) fn free(&self, pages: Range<u32>) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let at = u64::from(page) * PAGE_BYTES as u64;
-        Ok(fallocate(&self.file, hole, at, PAGE_BYTES as u64)?)
+        let bytes = |page: u32| u64::from(page) * PAGE_BYTES as u64;
+        let (at, len) = (bytes(pages.start), bytes(pages.end - pages.start));
+        Ok(fallocate(&self.file, hole, at, len)?)
     }
 
     /// Who touches the page gets SIGBUS.
@@ -240,6 +249,13 @@ impl Memory {
     }
 }
 
+fn unmap_one(range: &libc::iovec) -> io::Result<()> {
+    // SAFETY: the pages lie in the view or the alias, which map a shared file: this drops their
+    // entries and no bytes. Who touches them faults, or gets them again.
+    let advised = unsafe { madvise(range.iov_base, range.iov_len, Advice::LinuxDontNeed) };
+    Ok(advised?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,12 +295,12 @@ mod tests {
         // More than one call does.
         memory.zero(0..40, false).expect("nothing was there");
         assert_eq!(mapped(&memory, 40), [Some(false); 40]);
-        let places: Vec<usize> = [0, 1, 5, 39].map(|page| memory.at(page)).into();
-        memory.unmap(&places).expect("they are ours");
+        let mut places = [5, 1, 39, 0].map(|page| memory.at(page));
+        memory.unmap(&mut places).expect("they are ours");
         assert_eq!(mapped(&memory, 40)[..3], [None, None, Some(false)]);
         memory.map(0..40, false).expect("all are in memory");
         assert_eq!(mapped(&memory, 40), [Some(false); 40]);
-        memory.unmap(&places).expect("they are ours");
+        memory.unmap(&mut places).expect("they are ours");
         memory.map(0..40, true).expect("all are in memory");
         assert_eq!(mapped(&memory, 40), [Some(true); 40]);
     }

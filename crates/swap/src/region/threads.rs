@@ -32,8 +32,9 @@ use std::thread::JoinHandle;
 
 /// Handlers at most: all that sleep are woken by each fault.
 const HANDLERS_MAX: usize = 8;
-/// Pages that are freed, and writes that are begun, under one hold of the lock.
-const BATCH_PAGES: u32 = 8;
+/// Pages that are freed, and writes that are begun, under one hold of the lock; other CPUs are told
+/// once of all that lie side by side.
+const BATCH_PAGES: u32 = 32;
 /// After so many requests that were refused one after the other it rests before it reclaims.
 const REFUSED_MAX: u32 = 16;
 /// Of so many moves that are done the pager is told at once.
@@ -235,12 +236,10 @@ impl Background {
         self.shared.lock().take_posted(&mut self.posted);
         // What is waited for goes first, on a queue of its own.
         let is_critical = |what: &&Move| what.kind == Kind::Critical;
-        for &what in self.posted.iter().filter(is_critical) {
-            self.critical.push(what);
-        }
-        for &what in self.posted.iter().filter(|what| !is_critical(what)) {
-            self.background.push(what);
-        }
+        let posted = &self.posted;
+        self.critical.push(posted.iter().filter(is_critical));
+        let others = posted.iter().filter(|what| !is_critical(what));
+        self.background.push(others);
         self.posted.clear();
     }
 

@@ -40,7 +40,8 @@ fn what_is_written_is_read_and_no_more_is_in_memory_than_may_be() {
         }
     }
     let figures = region.figures();
-    assert!(figures.counts.major_faults > 100, "{figures:?}");
+    let read = figures.counts.major_faults + figures.counts.ahead;
+    assert!(read > 512, "{figures:?}");
     assert!(figures.used_bytes <= figures.limit_bytes);
     assert_eq!(
         figures.faults.count(),

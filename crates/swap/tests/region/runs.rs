@@ -63,7 +63,11 @@ impl Run {
                 7 => Moods::Emulated,
                 _ => moods[rng.usize(..4)],
             },
-            through: [Through::Auto, Through::Threads][usize::from(rng.u8(..4) == 0)],
+            through: match rng.u8(..4) {
+                0 => Through::Threads,
+                1 => Through::Calls,
+                _ => Through::Auto,
+            },
         }
     }
 
