@@ -12,6 +12,8 @@
 //! * A page is *unmapped* before it leaves, and stays in memory for a while: who touches it again
 //!   needs no device, and by that is known to use it. It is then *active*, and leaves after those
 //!   that are not (segmented FIFO; there are no accessed bits in user space).
+//! * What an access in order has left behind leaves first: of a loop over more than there is memory
+//!   for as much stays as fits, where first in, first out, would have nothing stay.
 //! * A page is written without anybody waiting for it, and freed when it has been. One that is the
 //!   same on the device is freed without a write; zeros are not written at all.
 //! * [`Pager::reclaim`] is for a reclaimer on another CPU. A fault reclaims only where no memory is
@@ -185,6 +187,8 @@ pub struct Pager {
     used: u32,
     /// Pages that are waited for and have no memory yet, in the order of their faults.
     line: VecDeque<u32>,
+    /// Counts pages that might have left because they were left behind.
+    turn: u32,
     writing: u32,
     reading: u32,
     /// Writes that were refused one after the other.
@@ -203,6 +207,16 @@ const REFUSED_MAX: u32 = 16;
 const INLINE_PAGES: u32 = 8;
 /// A window is this part of the limit at most: one part in so many.
 const WINDOW_ONE_IN: u32 = 8;
+/// Where pages are mapped ahead, no more are unmapped for one that leaves: each that is used again
+/// costs a fault, which is to tell more than it costs.
+const UNMAPPED_EACH: u32 = 4;
+/// So much of the limit may be what was mapped along accesses in order before that leaves first: it
+/// is not left behind yet, or several accesses are close to each other. One part in so many.
+const SCANNED_ONE_IN: u32 = 8;
+/// Of so many pages that leave one is another, so that what nobody wants any more leaves too: where
+/// they are fewer a loop keeps more of what it has, where they are more the next one has its room
+/// sooner.
+const OTHERS_ONE_IN: u32 = 16;
 /// Zeros that are mapped ahead take this part of what is free at most: they leave by being written
 /// to the device or looked at, where what was read ahead is only dropped.
 const SPARE_ONE_IN: u32 = 2;
@@ -228,6 +242,7 @@ impl Pager {
             limit: shape.limit_pages,
             used: 0,
             line: VecDeque::new(),
+            turn: 0,
             writing: 0,
             reading: 0,
             refused: 0,
@@ -299,12 +314,14 @@ impl Pager {
             // What is under way answers all that wait.
             State::Reading => {
                 entry.set(WAITED);
-                self.follow(page, acts);
+                let _ = self.follow(page, acts);
             }
             _ if is_under_way => entry.set(WAITED),
             State::Unmapped => {
                 self.take_back(page, acts);
-                self.follow(page, acts);
+                if self.follow(page, acts) {
+                    self.keep(page, Queue::Scanned);
+                }
             }
             State::Fresh | State::OnDevice => {
                 entry.set(WAITED);
@@ -367,6 +384,10 @@ impl Pager {
         let entry = self.table.at(page);
         assert_eq!(entry.state(), State::Reading, "page {page} is being read");
         let is_waited = entry.is(WAITED);
+        let queue = match entry.is(TO_MAP) {
+            true => Queue::Scanned,
+            false => Queue::Inactive,
+        };
         if entry.is(FORGOTTEN) {
             entry.set_state(State::Unmapped);
             self.after_forgotten(page, acts);
@@ -378,14 +399,14 @@ impl Pager {
             }
         } else if is_waited {
             self.map(page, acts);
-            self.keep(page, Queue::Inactive);
+            self.keep(page, queue);
         } else if entry.is(TO_MAP) {
             entry.clear(TO_MAP);
             entry.set_state(State::Resident);
             let writable = entry.is(DIRTY);
             self.counts.mapped_ahead += 1;
             acts.push(Act::Map { page, writable });
-            self.keep(page, Queue::Inactive);
+            self.keep(page, queue);
         } else {
             entry.set_state(State::Unmapped);
             // A marker leaves no earlier than the rest of its window.
@@ -449,6 +470,10 @@ impl Pager {
                 freed += 1;
                 continue;
             }
+            if self.drop_behind(acts) {
+                freed += 1;
+                continue;
+            }
             if freed + begun >= pages {
                 break;
             }
@@ -472,30 +497,60 @@ impl Pager {
         freed
     }
 
+    /// Frees a page that an access in order has left behind, where there is one and it may go
+    /// before others.
+    fn drop_behind(&mut self, acts: &mut Vec<Act>) -> bool {
+        if self.table.len(Queue::Scanned) <= self.limit / SCANNED_ONE_IN {
+            return false;
+        }
+        self.turn = (self.turn + 1) % OTHERS_ONE_IN;
+        let Some(page) = self.table.first(Queue::Scanned).filter(|_| self.turn > 0) else {
+            return false;
+        };
+        self.unmap(page, acts);
+        // One that was written to goes the way of all others.
+        let is_clean = !self.table.get(page).is(DIRTY | WRITING);
+        if is_clean {
+            self.drop_clean(page, acts);
+        }
+        is_clean
+    }
+
+    /// Takes a page out of sight, if it is not, and puts it behind those that are.
+    fn unmap(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let entry = self.table.at(page);
+        if entry.state() == State::Resident {
+            acts.push(Act::Unmap { page });
+            entry.set_state(State::Unmapped);
+        }
+        // One that is still being written is put into a queue when it has been.
+        match entry.is(WRITING) {
+            true => self.table.leave(page),
+            false => self.table.push(Queue::Unmapped, page),
+        }
+    }
+
     /// Keeps enough pages unmapped, so that those which are used are touched before they leave;
     /// so many of them cannot.
     fn unmap_some(&mut self, homeless: u32, acts: &mut Vec<Act>) {
         let wanted = (self.limit / UNMAPPED_ONE_IN).max(1) + homeless;
-        while self.table.len(Queue::Unmapped) < wanted {
+        let mut left = match self.streams {
+            Some(_) => UNMAPPED_EACH + homeless,
+            None => u32::MAX,
+        };
+        while self.table.len(Queue::Unmapped) < wanted && left > 0 {
             if self.table.len(Queue::Active) > self.table.len(Queue::Inactive)
                 && let Some(page) = self.table.first(Queue::Active)
             {
                 self.table.push(Queue::Inactive, page);
                 continue;
             }
-            let Some(page) = self.table.first(Queue::Inactive) else {
+            let inactive = self.table.first(Queue::Inactive);
+            let Some(page) = inactive.or_else(|| self.table.first(Queue::Scanned)) else {
                 return;
             };
-            let entry = self.table.at(page);
-            if entry.state() == State::Resident {
-                acts.push(Act::Unmap { page });
-                entry.set_state(State::Unmapped);
-            }
-            // One that is still being written is put into a queue when it has been.
-            match entry.is(WRITING) {
-                true => self.table.leave(page),
-                false => self.table.push(Queue::Unmapped, page),
-            }
+            self.unmap(page, acts);
+            left -= 1;
         }
     }
 
@@ -608,13 +663,15 @@ impl Pager {
         }
     }
 
-    /// Where a page is a marker the next window is read.
-    fn follow(&mut self, page: u32, acts: &mut Vec<Act>) {
+    /// Where a page is a marker the next window is read; whether it is one.
+    fn follow(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
         let most = self.window_pages_max();
         let streams = self.streams.as_mut();
-        if let Some(run) = streams.and_then(|streams| streams[READS].touch(page, most)) {
+        let run = streams.and_then(|streams| streams[READS].touch(page, most));
+        if let Some(run) = run {
             self.read_run(run, acts);
         }
+        run.is_some()
     }
 
     /// Reads a window ahead, past pages that are there; the first that is read is its marker.
@@ -738,6 +795,12 @@ impl Pager {
         match self.table.get(page).pins {
             0 => self.table.push(queue, page),
             _ => self.table.leave(page),
+        }
+        // Nobody needed the memory of what was left behind so long ago: it stays.
+        if self.table.len(Queue::Scanned) > 2 * self.limit / SCANNED_ONE_IN
+            && let Some(oldest) = self.table.first(Queue::Scanned)
+        {
+            self.table.push(Queue::Inactive, oldest);
         }
     }
 

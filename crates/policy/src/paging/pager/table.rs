@@ -30,13 +30,15 @@ pub(super) enum Queue {
     Active,
     /// Mapped, and next to be unmapped; pages read ahead that are not mapped stand between them.
     Inactive,
+    /// Mapped along an access in order, by which it was left behind, or soon will be.
+    Scanned,
     /// Not mapped, and not looked at yet.
     Unmapped,
     /// Not mapped, and the same on the device: may be freed at once.
     Clean,
 }
 
-const QUEUES: usize = 4;
+const QUEUES: usize = 5;
 /// The page differs from what is on the device.
 pub(super) const DIRTY: u8 = 1;
 /// A write of it is on its way; neither memory nor slot may be given away.
@@ -89,6 +91,7 @@ const STATES: [State; 5] = [
 const QUEUE_KINDS: [Queue; QUEUES] = [
     Queue::Active,
     Queue::Inactive,
+    Queue::Scanned,
     Queue::Unmapped,
     Queue::Clean,
 ];
@@ -259,8 +262,8 @@ mod tests {
             model
                 .iter_mut()
                 .for_each(|queue| queue.retain(|&other| other != page));
-            match rng.usize(0..5) {
-                4 => table.leave(page),
+            match rng.usize(0..=QUEUES) {
+                QUEUES => table.leave(page),
                 number => {
                     table.push(QUEUE_KINDS[number], page);
                     model[number].push_back(page);

@@ -711,6 +711,54 @@ fn fresh_pages_that_are_touched_in_order_are_zeros_ahead_where_memory_is_to_spar
     assert_eq!(world.pager.slots_taken(), 800);
 }
 
+/// Reads while all pages of a range are touched in order.
+fn pass(world: &mut World, pages: std::ops::Range<u32>) -> u64 {
+    let reads = |world: &World| world.pager.counts().ahead + world.pager.counts().major_faults;
+    let before = reads(world);
+    for page in pages {
+        world.touch_and_settle(page, None);
+        world.keep_free(16);
+    }
+    reads(world) - before
+}
+
+#[test]
+fn of_a_loop_over_more_than_memory_as_much_stays_as_fits() {
+    let mut world = written(STREAM);
+    for _ in 0..6 {
+        pass(&mut world, 0..1_200);
+    }
+    // 800 pages are in memory, of which an eighth to a quarter is for what comes and goes; all
+    // would be read again by first in, first out.
+    let read = pass(&mut world, 0..1_200);
+    assert!((400..800).contains(&read), "{read}");
+}
+
+#[test]
+fn what_stayed_of_a_loop_leaves_when_another_one_fits() {
+    let mut world = written(STREAM);
+    for _ in 0..6 {
+        pass(&mut world, 0..1_200);
+    }
+    let all: Vec<u64> = (0..40).map(|_| pass(&mut world, 2_000..2_600)).collect();
+    assert!(all.ends_with(&[0, 0, 0]), "{all:?}");
+}
+
+#[test]
+fn a_scan_leaves_what_is_used_again_and_again_where_it_is() {
+    let mut world = written(STREAM);
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut major = 0;
+    for count in 0..9_000 {
+        pass(&mut world, count % 3_000..count % 3_000 + 1);
+        let before = world.pager.counts();
+        world.touch_and_settle(3_200 + rng.u32(..400), None);
+        major += faults_since(&world, before).0;
+    }
+    // Each of them was read once, and few again.
+    assert!((350..700).contains(&major), "{major}");
+}
+
 #[test]
 fn on_random_access_nothing_is_mapped_ahead_and_next_to_nothing_read() {
     let mut world = written(STREAM);
