@@ -604,7 +604,8 @@ pub static KNOBS: &[Knob] = &[
         doc: "Who carries out requests to a device of kind block. auto: io_uring where it is \
               allowed, threads elsewhere; polled spins for completions where the device has poll \
               queues; kernel-thread has a thread of the kernel take requests, for machines with \
-              processors to spare.",
+              processors to spare; calls has the worker itself carry them out, for devices \
+              that are done within a call, as zram.",
     },
     Knob {
         section: Section::Device,

@@ -119,7 +119,7 @@ fn take_down_zram(place: &Path) -> Result<()> {
     if let Ok(made) = serde_json::from_slice::<Made>(&text)
         && made.boot == fs::read_to_string(BOOT)?
     {
-        made.zram.take_down()?;
+        ram_disk::patiently(|| Ok(made.zram.take_down()?))?;
     }
     Ok(fs::remove_file(place)?)
 }

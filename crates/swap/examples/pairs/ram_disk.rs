@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The file below the tmpfs.
 const FILE: &str = "disk";
@@ -81,8 +82,22 @@ pub(crate) fn take_down(dir: &Path) {
         }
     }
     if is_mounted(dir) {
-        tell(call(Command::new("umount").arg(dir)));
+        tell(patiently(|| call(Command::new("umount").arg(dir))));
     }
+}
+
+/// Tries again for some seconds: what a program had open is closed a little later than it ends,
+/// where the kernel carries requests of it out.
+pub(crate) fn patiently<T>(mut act: impl FnMut() -> Result<T>) -> Result<T> {
+    const TRIES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(50);
+    for _ in 1..TRIES {
+        if let Ok(done) = act() {
+            return Ok(done);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    act()
 }
 
 fn is_mounted(dir: &Path) -> bool {
