@@ -5,16 +5,17 @@
 
 use super::{BLOCK_BYTES, BlockFile, Done, Pool, Queue, QueueShape, Request, Through};
 use crate::MediaError;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fmt;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// Reads that the ways are compared by.
 const READS: u64 = 64;
 /// A kernel's thread has to save so much, since it takes a processor.
 const THREAD_PAYS_BELOW: f64 = 0.9;
-/// System calls have to take so little of io_uring's time: then the device is done within the call,
-/// and what io_uring adds is a thread of the kernel for each request. Else nothing would be done
-/// meanwhile, and one request after the other.
+/// System calls have to take so little of io_uring's time: else the device is not done within the
+/// call, and one request after the other would take longer than several at once.
 const CALLS_PAY_BELOW: f64 = 0.5;
 /// And there have to be so many processors.
 const THREAD_PROCESSORS_MIN: usize = 4;
@@ -25,7 +26,8 @@ const THREAD_PROCESSORS_MIN: usize = 4;
 pub struct Support {
     /// By threads.
     pub threads_ns: Option<u64>,
-    /// By system calls.
+    /// By system calls; not tried where io_uring does without a thread of the kernel for each
+    /// request.
     pub calls_ns: Option<u64>,
     /// By io_uring.
     pub uring_ns: Option<u64>,
@@ -45,7 +47,9 @@ impl Support {
         let has_spare = processors >= THREAD_PROCESSORS_MIN;
         Ok(Support {
             threads_ns: try_out(Through::Threads),
-            calls_ns: try_out(Through::Calls),
+            calls_ns: is_handed_over(device, &pool)
+                .then(|| try_out(Through::Calls))
+                .flatten(),
             uring_ns: try_out(Through::Uring),
             polled_ns: try_out(Through::UringPolled),
             uring_thread_ns: has_spare.then(|| try_out(Through::UringThread)).flatten(),
@@ -105,6 +109,16 @@ impl fmt::Display for Support {
         }
         Ok(())
     }
+}
+
+/// Whether the device may have to be waited for within a call, as far as the kernel knows: io_uring
+/// has a thread of the kernel make it then.
+fn is_handed_over(device: &Arc<BlockFile>, pool: &Pool) -> bool {
+    let Some(mut buffer) = pool.take() else {
+        return false;
+    };
+    let into = &mut [IoSliceMut::new(&mut buffer)];
+    preadv2(device.file(), into, 0, ReadWriteFlags::NOWAIT) == Err(Errno::OPNOTSUPP)
 }
 
 /// The median of some reads; none where one of them fails.
