@@ -30,6 +30,10 @@ use std::time::Duration;
 #[allow(clippy::reversed_empty_ranges, reason = "it holds none")]
 const NO_LIMITS: RangeInclusive<u64> = 1..=0;
 
+/// Turning an area off is tried so often, with a pause after each.
+const OFF_TRIES: u32 = 200;
+const OFF_PAUSE: Duration = Duration::from_millis(50);
+
 /// Names the directory of the records in the environment. What records name is taken down: nobody
 /// else may write there.
 const PLACE_VARIABLE: &str = "NYX_SWAP_STATE";
@@ -522,11 +526,20 @@ fn give_back_limit(
     }
 }
 
+/// Where another group is at its limit, what it has in the area finds no room at this moment: areas
+/// of runs beside each other are used in turns. Each try brings some of it back.
 fn turn_off(path: &Path) -> Result<(), SwapError> {
-    match table::is_on(path)? {
-        true => table::turn_off(path).trying("turn off swap on", path),
-        false => Ok(()),
+    if !table::is_on(path)? {
+        return Ok(());
     }
+    for _ in 1..OFF_TRIES {
+        match table::turn_off(path) {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {}
+            done => return done.trying("turn off swap on", path),
+        }
+        thread::sleep(OFF_PAUSE);
+    }
+    table::turn_off(path).trying("turn off swap on", path)
 }
 
 fn remove_file(path: &Path) -> Result<(), SwapError> {
