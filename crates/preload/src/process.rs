@@ -253,9 +253,12 @@ unsafe extern "C" {
 
 unsafe extern "C" fn before_fork() {
     if let Some(arena) = arena() {
-        // `fork` takes it after us, and who has it may wait for a page: before all stands still.
-        // SAFETY: the call takes nothing. A child's is made anew by `fork`.
-        unsafe { _IO_list_lock() };
+        if !arena.is_plain() {
+            // `fork` takes it after us, and who has it may wait for a page: before all stands
+            // still. A child's is made anew by `fork`, where there is more than one thread.
+            // SAFETY: the call takes nothing.
+            unsafe { _IO_list_lock() };
+        }
         let forking = arena.before_fork();
         // SAFETY: as above.
         unsafe { *UNDER_WAY.0.get() = Some(forking) };
@@ -266,8 +269,10 @@ unsafe extern "C" fn in_parent() {
     // SAFETY: as above.
     if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
         forking.in_parent();
-        // SAFETY: `before_fork` has taken it.
-        unsafe { _IO_list_unlock() };
+        if arena().is_some_and(|arena| !arena.is_plain()) {
+            // SAFETY: `before_fork` has taken it.
+            unsafe { _IO_list_unlock() };
+        }
     }
 }
 

@@ -34,12 +34,18 @@ impl Drop for Pinned {
 }
 
 fn is_direct(file: c_int) -> bool {
-    // SAFETY: the address is this thread's; asking changes nothing.
+    // SAFETY: the address is this thread's; asking changes nothing. Zeros are a `stat`.
     unsafe {
         let errno = *libc::__errno_location();
         let flags = libc::fcntl(file, libc::F_GETFL);
+        let mut about = std::mem::zeroed::<libc::stat>();
+        // To a pipe the flag means packets.
+        let is_direct = flags != -1
+            && flags & libc::O_DIRECT != 0
+            && libc::fstat(file, &raw mut about) == 0
+            && matches!(about.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK);
         *libc::__errno_location() = errno;
-        flags != -1 && flags & libc::O_DIRECT != 0
+        is_direct
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) const CASES: &[Case] = &[
     ("maps-fixed-touched", fixed_touched),
     ("maps-remap-touched", remap_touched),
     ("fork-streams", fork_streams),
+    ("fork-fork-streams", fork_fork_streams),
+    ("calls-packets", packets),
     ("signal-collector", collector),
     ("calls-direct-stream", direct_stream),
     ("calls-direct-later", direct_later),
@@ -131,6 +133,43 @@ fn fork_streams() {
             sys::passed(sys::fork(|| 0));
         }
     });
+}
+
+/// A child that forks leaves its own child no lock that a thread of that could want.
+fn fork_fork_streams() {
+    let block = Block::filled(MIB, 6);
+    let flushed = || {
+        let thread = std::thread::spawn(|| {
+            // SAFETY: null is all streams.
+            unsafe { libc::fflush(ptr::null_mut()) };
+        });
+        i32::from(thread.join().is_err())
+    };
+    let child = sys::fork(|| {
+        block.check(0..MIB, 6);
+        sys::passed(sys::fork(flushed));
+        flushed()
+    });
+    sys::passed(child);
+}
+
+/// To a pipe `O_DIRECT` means that writes are not joined: it has streams as any other.
+fn packets() {
+    let mut ends = [0; 2];
+    // SAFETY: the call writes two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT) }, 0);
+    let block = Block::filled(4096, 8);
+    assert_eq!(sys::write(ends[1], block.at, 4096), Ok(4096));
+    let block = Block::map(MIB);
+    // SAFETY: the descriptor is the stream's from now on; the block is longer than what is read.
+    unsafe {
+        let stream = libc::fdopen(ends[0], c"r".as_ptr());
+        assert!(!stream.is_null(), "errno {}", sys::errno());
+        assert_eq!(libc::fread(block.at as *mut _, 1, 4096, stream), 4096);
+        libc::fclose(stream);
+    }
+    block.check(0..4096, 8);
+    sys::close(ends[1]);
 }
 
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
