@@ -4,6 +4,9 @@
 //! They are known by what their launchers wrote down on this machine; no server is asked. Totals
 //! are read, and what happens in an interval is their difference.
 //!
+//! A program that pages for itself (engine P) has an arena, whose faults, reclaims and CPU time are
+//! added to what the kernel and the reclaimer do for it.
+//!
 //! What it never does: change anything; guess what nobody tells.
 
 use super::view::{BAD, FAINT, FAIR, STRONG};
@@ -12,6 +15,7 @@ use crate::cmd::swap::{Program, programs};
 use crate::load::report;
 use crate::{Failure, cmd};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use nyx_swap::arena::ArenaFigures;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::Style;
@@ -46,8 +50,21 @@ struct Fared {
     inline_reclaims_per_s: Option<f64>,
     /// Part of the time in which at least one of its threads stalled for memory.
     stalled_share: Option<f64>,
-    /// Processors that the reclaimer took.
+    /// Processors that the reclaimer took, and the program's own pagers.
     reclaimer_cpus: Option<f64>,
+}
+
+/// What the kernel counts of a program, and its arenas.
+fn with_arenas(is: &Program, kernel: u64, arena: fn(&ArenaFigures) -> u64) -> f64 {
+    (kernel + is.arena.as_ref().map_or(0, arena)) as f64
+}
+
+/// CPU time of the reclaimer and of the arenas; none where nobody tells.
+fn pager_cpu_ns(is: &Program) -> Option<f64> {
+    let reclaimer = is.figures.map(|figures| figures.reclaimer_cpu_ns);
+    let arenas = is.arena.as_ref().map(|arena| arena.cpu_ns);
+    let told = reclaimer.or(arenas.and(Some(0)))?;
+    Some((told + arenas.unwrap_or(0)) as f64)
 }
 
 /// All of them, those that wait for their device most first.
@@ -66,10 +83,15 @@ impl Board {
             let of = |value: fn(&Program) -> Option<f64>| rate(value(was?)?, value(is)?);
             Fared {
                 faults_per_s: of(|one| Some(one.faults as f64)),
-                major_faults_per_s: of(|one| Some(one.major_faults as f64)),
-                inline_reclaims_per_s: of(|one| Some(one.inline_reclaims as f64)),
+                major_faults_per_s: of(|one| {
+                    Some(with_arenas(one, one.major_faults, |all| all.major_faults))
+                }),
+                inline_reclaims_per_s: of(|one| {
+                    let arenas = |all: &ArenaFigures| all.inline_reclaims;
+                    Some(with_arenas(one, one.inline_reclaims, arenas))
+                }),
                 stalled_share: of(|one| one.stalled_s),
-                reclaimer_cpus: of(|one| Some(one.figures?.reclaimer_cpu_ns as f64 / 1e9)),
+                reclaimer_cpus: of(|one| Some(pager_cpu_ns(one)? / 1e9)),
                 is: is.clone(),
             }
         };
@@ -83,17 +105,22 @@ impl Board {
     }
 }
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "PID", "LIMIT", "MEMORY", "SWAPPED", "FAULTS/S", "MAJOR/S", "INLINE/S", "P50", "P99", "STALL%",
-    "RECL%", "COMMAND",
+    "RECL%", "ARENAS", "COMMAND",
 ];
 
 impl Fared {
     fn cells(&self) -> [String; COLUMNS.len()] {
         let told = |value: Option<String>| value.unwrap_or("-".to_owned());
         let is = &self.is;
-        let touches = is.figures.and_then(|figures| figures.touches);
         let latency = |ns: u64| (ns > 0).then(|| words::latency(ns as f64 / 1e3));
+        let probe = is.figures.and_then(|figures| figures.touches);
+        let probe = probe.map(|touches| [touches.p50_ns, touches.p99_ns]);
+        let arena = is.arena.as_ref().filter(|arena| arena.processes > 0);
+        let [p50_ns, p99_ns] = (arena.map(|arena| [arena.p50_ns, arena.p99_ns]))
+            .or(probe)
+            .unwrap_or_default();
         let gone = match is.launcher_runs {
             true => "",
             false => " (its launcher is gone)",
@@ -106,10 +133,11 @@ impl Fared {
             told(self.faults_per_s.map(words::count)),
             told(self.major_faults_per_s.map(words::count)),
             told(self.inline_reclaims_per_s.map(words::count)),
-            told(touches.and_then(|touches| latency(touches.p50_ns))),
-            told(touches.and_then(|touches| latency(touches.p99_ns))),
+            told(latency(p50_ns)),
+            told(latency(p99_ns)),
             told(self.stalled_share.map(words::share)),
             told(self.reclaimer_cpus.map(words::share)),
+            told(arena.map(|arena| arena.processes.to_string())),
             format!("{}{gone}", is.command.join(" ")),
         ]
     }
@@ -178,7 +206,7 @@ impl screen::Screen for Shown {
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        let keys = " q quits  p pauses   RECL%: of a processor, by the reclaimer   \
+        let keys = " q quits  p pauses   RECL%: of a processor, by the reclaimer and arenas   \
                     P50, P99: of a page that comes back";
         frame.render_widget(Line::styled(keys, FAINT), foot);
         let programs = self.board.as_ref().map_or(&[][..], |board| &board.programs);
@@ -315,14 +343,44 @@ mod tests {
         let (before, now) = samples();
         let text = text(&Board::between(&before, &now));
         let want = "\
-PID  LIMIT  MEMORY  SWAPPED  FAULTS/S  MAJOR/S  INLINE/S    P50   P99  STALL%  RECL%  COMMAND
- 21    64M     60M     4.5M       800      400       200  4.0us  33us       -   25.0  sort -n
- 11    64M     60M     4.5M         0        0         0      -     -       -      -  sort -n \
-(its launcher is gone)
- 31    64M     60M     4.5M         -        -         -      -     -       -      -  sort -n \
-(its launcher is gone)
+PID  LIMIT  MEMORY  SWAPPED  FAULTS/S  MAJOR/S  INLINE/S    P50   P99  STALL%  RECL%  ARENAS  \
+COMMAND
+ 21    64M     60M     4.5M       800      400       200  4.0us  33us       -   25.0       -  \
+sort -n
+ 11    64M     60M     4.5M         0        0         0      -     -       -      -       -  \
+sort -n (its launcher is gone)
+ 31    64M     60M     4.5M         -        -         -      -     -       -      -       -  \
+sort -n (its launcher is gone)
 ";
         assert_eq!(text, want, "\n{text}");
+    }
+
+    #[test]
+    fn what_arenas_do_is_added_to_what_the_kernel_does() {
+        let (mut before, mut now) = samples();
+        let arena = |times: u64| ArenaFigures {
+            processes: 3,
+            major_faults: 1_000 * times,
+            inline_reclaims: 10 * times,
+            cpu_ns: 600_000_000 * times,
+            p50_ns: 2_000,
+            p99_ns: 150_000,
+            ..ArenaFigures::default()
+        };
+        before.programs[1].arena = Some(arena(1));
+        now.programs[1].arena = Some(arena(2));
+        // One of which no launcher tells any more.
+        before.programs[0].arena = Some(arena(0));
+        now.programs[0].arena = Some(arena(1));
+        let board = Board::between(&before, &now);
+        let [first, second] = [0, 1].map(|at| &board.programs[at]);
+        assert_eq!((first.is.launcher, second.is.launcher), (20, 10));
+        assert_eq!(first.major_faults_per_s, Some(900.0));
+        assert_eq!(first.inline_reclaims_per_s, Some(205.0));
+        assert_eq!(first.reclaimer_cpus, Some(0.55));
+        assert_eq!(second.reclaimer_cpus, Some(0.3));
+        let cells = first.cells();
+        assert_eq!([&cells[7], &cells[8], &cells[11]], ["2.0us", "150us", "3"]);
     }
 
     #[test]
