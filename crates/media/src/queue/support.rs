@@ -17,6 +17,8 @@ const THREAD_PAYS_BELOW: f64 = 0.9;
 /// System calls have to take so little of io_uring's time: else the device is not done within the
 /// call, and one request after the other would take longer than several at once.
 const CALLS_PAY_BELOW: f64 = 0.5;
+/// And so little time, in nanoseconds: what takes longer is not the CPU's work alone.
+const CALLS_PAY_BELOW_NS: u64 = 8_000;
 /// And there have to be so many processors.
 const THREAD_PROCESSORS_MIN: usize = 4;
 
@@ -70,7 +72,8 @@ impl Support {
         };
         let pays =
             |ns: Option<u64>, share: f64| ns.is_some_and(|ns| ns as f64 <= uring_ns as f64 * share);
-        if pays(self.calls_ns, CALLS_PAY_BELOW) {
+        let at_once = self.calls_ns.filter(|&ns| ns < CALLS_PAY_BELOW_NS);
+        if pays(at_once, CALLS_PAY_BELOW) {
             Through::Calls
         } else if pays(self.polled_ns, 1.0) {
             Through::UringPolled
@@ -169,6 +172,11 @@ mod tests {
             ..polled
         };
         assert_eq!(critical(at_once), (Through::Calls, Through::Calls));
+        let is_waited_for = Support {
+            calls_ns: Some(8_000),
+            ..ways(Some(30_000), None, None)
+        };
+        assert_eq!(critical(is_waited_for), (Through::Uring, Through::Uring));
         assert_eq!(
             plain.to_string(),
             "threads 20.0 us, calls 5.0 us, io_uring 10.0 us, polled no, kernel thread 9.5 us"
