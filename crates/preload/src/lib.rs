@@ -22,8 +22,9 @@ mod memory;
 mod process;
 mod transfers;
 
-use nyx_swap::arena::Arena;
+use nyx_swap::arena::{self, Arena};
 use std::ops::Range;
+use std::sync::Once;
 
 /// Less than this is not worth a page fault of its own, in bytes. It is the C library's own limit
 /// from which `malloc` takes memory from `mmap`.
@@ -34,6 +35,16 @@ fn arena_of(bytes: &Range<usize>) -> Option<&'static Arena> {
     let arena = process::arena()?;
     let range = arena.range();
     (bytes.start < range.end && range.start < bytes.end).then_some(arena)
+}
+
+/// Refuses a call: says why, unless that was `said`, and fails.
+fn refuse(said: &Once, what: &str, errno: libc::c_int) -> libc::c_int {
+    said.call_once(|| {
+        arena::complain(&format!(
+            "{what} is refused: this program's memory is in an arena"
+        ));
+    });
+    failed(errno)
 }
 
 /// `-1`, and the reason where the C library has it.

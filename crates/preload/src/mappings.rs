@@ -5,9 +5,9 @@
 //! *Thread safety*: all of it.
 
 use crate::process::{arena, arena_or_begin, never};
-use crate::{LEAST_BYTES, arena_of, failed, memory};
+use crate::{LEAST_BYTES, arena_of, failed, memory, refuse};
 use libc::{MAP_FAILED, c_int, c_void, off_t};
-use nyx_swap::arena::{self, Arena, Whose};
+use nyx_swap::arena::{Arena, Whose};
 use nyx_swap::region::PAGE_BYTES;
 use std::ops::Range;
 use std::sync::Once;
@@ -312,10 +312,7 @@ unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     static SAID: Once = Once::new();
     // All of the arena would be brought into memory.
     if !never() && arena().is_none_or(|arena| !arena.is_plain()) {
-        SAID.call_once(|| {
-            arena::complain("mlockall is refused: this program's memory is in an arena");
-        });
-        return failed(libc::ENOMEM);
+        return refuse(&SAID, "mlockall", libc::ENOMEM);
     }
     // SAFETY: the caller's word.
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }

@@ -14,9 +14,9 @@
 //! *Thread safety*: all of it.
 
 use crate::process::{Real, arena, may_have_arena};
-use crate::{arena_of, failed};
+use crate::{arena_of, failed, refuse};
 use libc::{c_char, c_int, c_void, iovec, off_t};
-use nyx_swap::arena::{self, Arena};
+use nyx_swap::arena::Arena;
 use std::ops::Range;
 use std::sync::Once;
 
@@ -373,16 +373,8 @@ unsafe extern "C-unwind" fn preadv64v2(
     unsafe { preadv2(file, buffers, count, offset, flags) }
 }
 
-/// Says once why a call is refused.
-fn refuse(what: &str, errno: c_int) -> c_int {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
-        arena::complain(&format!(
-            "{what} past the page cache (O_DIRECT) is refused: this program's memory is in an arena"
-        ));
-    });
-    failed(errno)
-}
+/// Of those below one is said.
+static SAID: Once = Once::new();
 
 /// Not past the page cache: the C library reads into the caller's memory by calls of its own.
 ///
@@ -397,7 +389,11 @@ unsafe extern "C" fn fdopen(file: c_int, mode: *const c_char) -> *mut libc::FILE
     };
     // An arena may begin later.
     if is_direct(file) && may_have_arena() {
-        refuse("a stream", libc::EINVAL);
+        refuse(
+            &SAID,
+            "a stream past the page cache (O_DIRECT)",
+            libc::EINVAL,
+        );
         return std::ptr::null_mut();
     }
     // SAFETY: the caller's word.
@@ -428,7 +424,11 @@ unsafe extern "C" fn aio_read(one: *mut libc::aiocb) -> c_int {
     };
     // SAFETY: the caller's word.
     if unsafe { is_past_us(one) } {
-        return refuse("aio_read", libc::ENOSYS);
+        return refuse(
+            &SAID,
+            "aio_read past the page cache (O_DIRECT)",
+            libc::ENOSYS,
+        );
     }
     // SAFETY: the caller's word.
     unsafe { real(one) }
@@ -459,7 +459,11 @@ unsafe extern "C" fn lio_listio(
     let len = usize::try_from(count).unwrap_or(0);
     // SAFETY: the caller's word.
     if !all.is_null() && (0..len).any(|number| unsafe { is_past_us(*all.add(number)) }) {
-        return refuse("lio_listio", libc::ENOSYS);
+        return refuse(
+            &SAID,
+            "lio_listio past the page cache (O_DIRECT)",
+            libc::ENOSYS,
+        );
     }
     // SAFETY: the caller's word.
     unsafe { real(mode, all, count, event) }

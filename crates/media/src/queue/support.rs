@@ -14,13 +14,13 @@ use std::sync::Arc;
 const READS: u64 = 64;
 /// A kernel's thread has to save so much, since it takes a processor.
 const THREAD_PAYS_BELOW: f64 = 0.9;
+/// And there have to be so many processors.
+const THREAD_PROCESSORS_MIN: usize = 4;
 /// System calls have to take so little of io_uring's time: else the device is not done within the
 /// call, and one request after the other would take longer than several at once.
 const CALLS_PAY_BELOW: f64 = 0.5;
 /// And so little time, in nanoseconds: what takes longer is not the CPU's work alone.
 const CALLS_PAY_BELOW_NS: u64 = 8_000;
-/// And there have to be so many processors.
-const THREAD_PROCESSORS_MIN: usize = 4;
 
 /// Ways to one device: the median time of a 4 KiB read, one at a time, spinning; none where it is
 /// not to be had.

@@ -63,8 +63,8 @@ fn with_arenas(is: &Program, kernel: u64, arena: fn(&ArenaFigures) -> u64) -> f6
 fn pager_cpu_ns(is: &Program) -> Option<f64> {
     let reclaimer = is.figures.map(|figures| figures.reclaimer_cpu_ns);
     let arenas = is.arena.as_ref().map(|arena| arena.cpu_ns);
-    let told = reclaimer.or(arenas.and(Some(0)))?;
-    Some((told + arenas.unwrap_or(0)) as f64)
+    let told = [reclaimer, arenas].into_iter().flatten();
+    told.reduce(|a, b| a + b).map(|ns| ns as f64)
 }
 
 /// All of them, those that wait for their device most first.

@@ -5,7 +5,9 @@
 
 use crate::Case;
 use crate::memory::{Block, KIB, MIB, PAGE, press, word};
+use crate::protect::handle;
 use crate::sys::{self, End, PRIVATE, RW};
+use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -24,7 +26,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// Tells a thread to end, also where the case fails.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -36,7 +38,7 @@ impl Drop for Over<'_> {
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static RUNG: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn ring(_: i32) {
+extern "C" fn ring(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let rung = RUNG.fetch_add(1, Relaxed);
     // Another page each time, so that some are not there.
     let page = rung as usize % 64 * PAGE;
@@ -61,13 +63,7 @@ fn set_timer(every_us: libc::suseconds_t) {
 fn fork_signals() {
     let (block, place) = (Block::filled(8 * MIB, 1), Block::filled(MIB, 2));
     PLACE.store(place.at, Relaxed);
-    // SAFETY: zeros are an action without flags; the handler uses atomics only.
-    unsafe {
-        let mut action = std::mem::zeroed::<libc::sigaction>();
-        action.sa_sigaction = ring as *const () as usize;
-        let said = libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
-        assert_eq!(said, 0);
-    }
+    handle(libc::SIGALRM, ring, 0);
     let mut forks = 0;
     while forks < 6 || RUNG.load(Relaxed) < 6 {
         press();
@@ -147,20 +143,29 @@ fn fork_moment() {
     });
 }
 
-/// What a device reads into is there afterwards, whatever leaves memory meanwhile.
-fn calls_direct() {
-    let len = 2 * MIB;
+/// A file of a seed's words, open past the page cache; none where this disk has no such thing.
+pub(crate) fn direct_file(len: usize, seed: u64) -> Option<File> {
     let own = std::env::current_exe().expect("itself");
     let path = own.with_file_name(format!("direct-{}", std::process::id()));
-    let source = Block::filled(len, 11);
+    let source = Block::filled(len, seed);
     // SAFETY: so much was mapped, and nobody writes to it.
     let bytes = unsafe { std::slice::from_raw_parts(source.at as *const u8, len) };
     std::fs::write(&path, bytes).expect("room for a file");
-    let mut options = std::fs::OpenOptions::new();
+    source.unmap();
+    let mut options = File::options();
     let file = options.read(true).custom_flags(libc::O_DIRECT).open(&path);
     std::fs::remove_file(&path).expect("its name goes");
-    let Ok(file) = file else {
-        return eprintln!("skipped: this disk is not read past the page cache");
+    if file.is_err() {
+        eprintln!("skipped: this disk is not read past the page cache");
+    }
+    file.ok()
+}
+
+/// What a device reads into is there afterwards, whatever leaves memory meanwhile.
+fn calls_direct() {
+    let len = 2 * MIB;
+    let Some(file) = direct_file(len, 11) else {
+        return;
     };
     let is_over = AtomicBool::new(false);
     let block = Block::map(len);

@@ -6,11 +6,12 @@
 //! What it never does: rest on how threads interleave; a run that hangs is ended by who runs it.
 
 use crate::Case;
+use crate::between::{Over, direct_file};
 use crate::memory::{Block, MIB, PAGE, press, word};
+use crate::protect::handle;
 use crate::sys::{self, PRIVATE, RW};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -25,15 +26,6 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-direct-stream", direct_stream),
     ("calls-direct-later", direct_later),
 ];
-
-/// Tells threads to end, also where the case fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
 
 /// Runs it while others read in no order all over a block, and memory is short.
 fn while_read(block: Block, act: impl FnOnce()) {
@@ -77,29 +69,32 @@ fn fixed_touched() {
 
 /// The same where it moves something there.
 fn remap_touched() {
-    let block = Block::filled(2 * MIB, 1);
-    while_read(block, || {
-        for round in 0..10 {
-            // Shared memory is never the library's.
-            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-            let at = sys::mmap(0, MIB, RW, flags, -1).expect("shared memory");
-            Block { at, len: MIB }.fill(0..MIB, round);
-            let to = block.at + round as usize % 2 * MIB;
-            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            assert_eq!(sys::mremap(at, MIB, MIB, how, to), Ok(to));
-            press();
-            Block { at: to, len: MIB }.check(0..MIB, round);
-        }
-    });
-    // Where it cannot be moved nothing is lost.
-    let block = Block::filled(MIB, 2);
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    let at = sys::mmap(0, MIB, RW, flags, -1).expect("shared memory");
+    // Shared memory is never the library's.
+    let shared = |seed| {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let at = sys::mmap(0, MIB, RW, flags, -1).expect("shared memory");
+        Block { at, len: MIB }.fill(0..MIB, seed);
+        at
+    };
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let said = sys::mremap(at, 2 * MIB, MIB, how, block.at);
-    if said.is_err() {
-        block.check(0..block.len, 2);
+    for round in 0..10 {
+        let block = Block::filled(4 * MIB, 1);
+        while_read(block, || {
+            for to in (block.at..block.at + block.len).step_by(MIB) {
+                let at = shared(round);
+                assert_eq!(sys::mremap(at, MIB, MIB, how, to), Ok(to));
+                press();
+                Block { at: to, len: MIB }.check(0..MIB, round);
+            }
+        });
+        block.unmap();
     }
+    // What is not there cannot be moved, and then nothing is lost.
+    let block = Block::filled(MIB, 2);
+    let at = shared(3);
+    sys::munmap(at, MIB).expect("gone");
+    assert_eq!(sys::mremap(at, MIB, MIB, how, block.at), Err(libc::EFAULT));
+    block.check(0..block.len, 2);
 }
 
 /// One thread reads into paged memory and has a stream, one waits for that stream and has the list
@@ -175,7 +170,7 @@ fn packets() {
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static MAY_GO: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn stop(_: c_int) {
+extern "C" fn stop(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     IS_STOPPED.store(true, SeqCst);
     while !MAY_GO.load(SeqCst) {
         std::hint::spin_loop();
@@ -186,14 +181,7 @@ extern "C" fn stop(_: c_int) {
 /// A collector stops a thread wherever it is, and has memory mapped, freed and advised on until it
 /// lets it go on.
 fn collector() {
-    // SAFETY: zeros are an action without flags; the handler uses atomics only.
-    unsafe {
-        let mut action = std::mem::zeroed::<libc::sigaction>();
-        action.sa_sigaction = stop as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        let said = libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut());
-        assert_eq!(said, 0);
-    }
+    handle(libc::SIGUSR1, stop, libc::SA_RESTART);
     let is_over: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let mutator = std::thread::spawn(move || {
         while !is_over.load(Relaxed) {
@@ -226,27 +214,9 @@ fn collector() {
     mutator.join().expect("it ends");
 }
 
-/// A file of a seed's words, open past the page cache; none where this disk has no such thing.
-fn direct_file(seed: u64) -> Option<std::fs::File> {
-    let own = std::env::current_exe().expect("itself");
-    let path = own.with_file_name(format!("later-{}", std::process::id()));
-    let source = Block::filled(MIB, seed);
-    // SAFETY: so much was mapped, and nobody writes to it.
-    let bytes = unsafe { std::slice::from_raw_parts(source.at as *const u8, MIB) };
-    std::fs::write(&path, bytes).expect("room for a file");
-    source.unmap();
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.read(true).custom_flags(libc::O_DIRECT).open(&path);
-    std::fs::remove_file(&path).expect("its name goes");
-    if file.is_err() {
-        eprintln!("skipped: this disk is not read past the page cache");
-    }
-    file.ok()
-}
-
 /// A stream reads for itself: it is refused, or right.
 fn direct_stream() {
-    let Some(file) = direct_file(21) else {
+    let Some(file) = direct_file(MIB, 21) else {
         return;
     };
     let block = Block::filled(MIB, 22);
@@ -265,7 +235,7 @@ fn direct_stream() {
 
 /// So does what reads by threads of its own.
 fn direct_later() {
-    let Some(file) = direct_file(23) else {
+    let Some(file) = direct_file(MIB, 23) else {
         return;
     };
     let block = Block::filled(MIB, 24);

@@ -30,10 +30,6 @@ use std::time::Duration;
 #[allow(clippy::reversed_empty_ranges, reason = "it holds none")]
 const NO_LIMITS: RangeInclusive<u64> = 1..=0;
 
-/// Turning an area off is tried so often, with a pause after each.
-const OFF_TRIES: u32 = 200;
-const OFF_PAUSE: Duration = Duration::from_millis(50);
-
 /// Names the directory of the records in the environment. What records name is taken down: nobody
 /// else may write there.
 const PLACE_VARIABLE: &str = "NYX_SWAP_STATE";
@@ -140,9 +136,10 @@ pub enum Residue {
     Refused(SwapError),
 }
 
+/// Another group that is at its limit has room again before long, or ends.
+const OFF_AGAIN: (u32, Duration) = (200, Duration::from_millis(50));
 /// A group whose last process has ended can still be busy for a moment.
-const REMOVE_TRIES: u32 = 100;
-const REMOVE_PAUSE: Duration = Duration::from_millis(10);
+const REMOVE_AGAIN: (u32, Duration) = (100, Duration::from_millis(10));
 /// A lock that another has is tried again after this time.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Who takes down what a killed launcher left looks so often whether its programs go on.
@@ -499,16 +496,26 @@ fn remove_group(group: &Path) -> Result<(), SwapError> {
 }
 
 fn remove_one_group(group: &Path) -> Result<(), SwapError> {
-    let mut tries = 0;
-    loop {
-        match fs::remove_dir(group) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < REMOVE_TRIES => {
-                tries += 1;
-                thread::sleep(REMOVE_PAUSE);
-            }
-            other => return gone(other).trying("remove the control group", group),
+    let remove = || fs::remove_dir(group);
+    let removed = again_while(io::ErrorKind::ResourceBusy, REMOVE_AGAIN, remove);
+    gone(removed).trying("remove the control group", group)
+}
+
+/// Does it, so many times more where it fails by that, with a pause before each.
+fn again_while(
+    kind: io::ErrorKind,
+    (times, pause): (u32, Duration),
+    act: impl Fn() -> io::Result<()>,
+) -> io::Result<()> {
+    let mut done = act();
+    for _ in 0..times {
+        match &done {
+            Err(error) if error.kind() == kind => thread::sleep(pause),
+            _ => break,
         }
+        done = act();
     }
+    done
 }
 
 fn give_back_limit(
@@ -532,14 +539,9 @@ fn turn_off(path: &Path) -> Result<(), SwapError> {
     if !table::is_on(path)? {
         return Ok(());
     }
-    for _ in 1..OFF_TRIES {
-        match table::turn_off(path) {
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {}
-            done => return done.trying("turn off swap on", path),
-        }
-        thread::sleep(OFF_PAUSE);
-    }
-    table::turn_off(path).trying("turn off swap on", path)
+    let turn_off = || table::turn_off(path);
+    let done = again_while(io::ErrorKind::OutOfMemory, OFF_AGAIN, turn_off);
+    done.trying("turn off swap on", path)
 }
 
 fn remove_file(path: &Path) -> Result<(), SwapError> {
@@ -563,6 +565,27 @@ mod tests {
     use super::*;
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn what_fails_by_one_kind_of_error_is_done_again_so_many_times() {
+        let busy = io::ErrorKind::ResourceBusy;
+        let run = |fails: u32, kind: io::ErrorKind| {
+            let done = std::cell::Cell::new(0);
+            let result = again_while(busy, (3, Duration::ZERO), || {
+                done.set(done.get() + 1);
+                match done.get() <= fails {
+                    true => Err(kind.into()),
+                    false => Ok(()),
+                }
+            });
+            (result.map_err(|error| error.kind()), done.get())
+        };
+        assert_eq!(run(0, busy), (Ok(()), 1));
+        assert_eq!(run(3, busy), (Ok(()), 4));
+        assert_eq!(run(9, busy), (Err(busy), 4));
+        let other = io::ErrorKind::NotFound;
+        assert_eq!(run(9, other), (Err(other), 1));
+    }
 
     #[test]
     fn a_process_is_told_from_a_later_one_of_its_number() {

@@ -340,18 +340,18 @@ impl Shared {
             done("unmap pages", self.memory.unmap(&mut places[..count]));
             self.free(acts);
         }
-        let (mut zeros, mut writes) = (Vec::new(), Vec::new());
-        for act in left {
-            match *act {
-                Act::Write { page, .. } if self.memory.is_zero(page) => zeros.push(page),
-                Act::Write { page, slot } => {
-                    let kind = Kind::Write;
-                    writes.push(Move { page, slot, kind });
-                }
-                _ => {}
+        let mut zeros = Vec::new();
+        desk.push(left.iter().filter_map(|act| match *act {
+            Act::Write { page, .. } if self.memory.is_zero(page) => {
+                zeros.push(page);
+                None
             }
-        }
-        desk.push(&writes);
+            Act::Write { page, slot } => {
+                let kind = Kind::Write;
+                Some(Move { page, slot, kind })
+            }
+            _ => None,
+        }));
         for act in left {
             self.flux.end(page_of(act), matches!(act, Act::Free { .. }));
         }
@@ -362,22 +362,22 @@ impl Shared {
         }
     }
 
-    /// Gives back the memory of all that acts free; side by side by one call.
+    /// Gives back the memory of what so many acts free, [`PLACES`] at most; side by side by one
+    /// call.
     fn free(&self, acts: &[Act]) {
         let mut pages = [0; PLACES];
-        for acts in acts.chunks(PLACES) {
-            let freed = acts.iter().filter(|act| matches!(act, Act::Free { .. }));
-            let mut count = 0;
-            for page in freed.map(page_of) {
+        let mut count = 0;
+        for act in acts {
+            if let Act::Free { page } = *act {
                 pages[count] = page;
                 count += 1;
             }
-            let pages = &mut pages[..count];
-            pages.sort_unstable();
-            for run in pages.chunk_by(|a, b| a + 1 == *b) {
-                let pages = run[0]..run[0] + run.len() as u32;
-                done("give memory back", self.memory.free(pages));
-            }
+        }
+        let pages = &mut pages[..count];
+        pages.sort_unstable();
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            let pages = run[0]..run[0] + run.len() as u32;
+            done("give memory back", self.memory.free(pages));
         }
     }
 
@@ -505,7 +505,7 @@ impl Shared {
                 };
                 let what = Move { page, slot, kind };
                 match desk {
-                    Some(desk) if is_critical => desk.push([&what]),
+                    Some(desk) if is_critical => desk.push([what]),
                     _ => core.posted.push(what),
                 }
             }

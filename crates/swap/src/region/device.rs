@@ -290,7 +290,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Sets moves off together, or has them wait for those before them.
-    pub(super) fn push<'m>(&mut self, all: impl IntoIterator<Item = &'m Move>) {
+    pub(super) fn push(&mut self, all: impl IntoIterator<Item = Move>) {
         self.waiting.extend(all);
         self.set_off();
     }

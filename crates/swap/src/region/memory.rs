@@ -158,30 +158,23 @@ impl Memory {
     /// CPUs of each range that was written to, and that costs more than the rest.
     pub(super) fn unmap(&self, places: &mut [usize]) -> io::Result<()> {
         places.sort_unstable();
-        let is_next = |a: &usize, b: &usize| a + PAGE_BYTES == *b;
-        let mut ranges = places.chunk_by(is_next).map(|run| libc::iovec {
-            iov_base: run[0] as *mut _,
-            iov_len: run.len() * PAGE_BYTES,
-        });
-        let mut together = [libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; TOGETHER];
-        loop {
-            let mut count = 0;
-            for (into, range) in together.iter_mut().zip(&mut ranges) {
-                *into = range;
-                count += 1;
+        for places in places.chunks(TOGETHER) {
+            let mut ranges = [libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }; TOGETHER];
+            let runs = places.chunk_by(|a, b| a + PAGE_BYTES == *b);
+            let count = runs.clone().count();
+            for (into, run) in ranges.iter_mut().zip(runs) {
+                into.iov_base = run[0] as *mut _;
+                into.iov_len = run.len() * PAGE_BYTES;
             }
-            let some = &together[..count];
-            if count > 1 && self.unmap_at_once(some) {
-                continue;
-            }
-            some.iter().try_for_each(unmap_one)?;
-            if count < TOGETHER {
-                return Ok(());
+            let ranges = &ranges[..count];
+            if count == 1 || !self.unmap_at_once(ranges) {
+                ranges.iter().try_for_each(unmap_one)?;
             }
         }
+        Ok(())
     }
 
     /// All of them by one call; false where this kernel does not let us (before Linux 6.13).

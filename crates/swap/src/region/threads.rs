@@ -235,12 +235,9 @@ impl Background {
     fn set_off_posted(&mut self) {
         self.shared.lock().take_posted(&mut self.posted);
         // What is waited for goes first, on a queue of its own.
-        let is_critical = |what: &&Move| what.kind == Kind::Critical;
-        let posted = &self.posted;
-        self.critical.push(posted.iter().filter(is_critical));
-        let others = posted.iter().filter(|what| !is_critical(what));
-        self.background.push(others);
-        self.posted.clear();
+        let is_critical = |what: &mut Move| what.kind == Kind::Critical;
+        self.critical.push(self.posted.extract_if(.., is_critical));
+        self.background.push(self.posted.drain(..));
     }
 
     /// Tells the pager of all that is done; whether there was any.
