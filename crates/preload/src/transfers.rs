@@ -5,7 +5,8 @@
 //! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for
 //! that. What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused
 //! where the arena begins, and what the C library reads past us is here: `fdopen` and `aio_read` of
-//! what is past the page cache.
+//! what is past the page cache. So is writing to another process, which may have an arena where
+//! this one has none yet.
 //!
 //! A thread may be cancelled in any of them: they are left by unwinding then.
 //!
@@ -164,6 +165,18 @@ type Set = unsafe extern "C" fn(*mut libc::aiocb) -> c_int;
 type SetAll =
     unsafe extern "C" fn(c_int, *const *mut libc::aiocb, c_int, *mut libc::sigevent) -> c_int;
 
+// SAFETY: as above.
+type WriteFar = unsafe extern "C" fn(
+    libc::pid_t,
+    *const iovec,
+    libc::c_ulong,
+    *const iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+// SAFETY: that is its type.
+static WRITE_FAR: Real<WriteFar> = unsafe { Real::new(c"process_vm_writev") };
 // SAFETY: that is its type.
 static FDOPEN: Real<Open> = unsafe { Real::new(c"fdopen") };
 // SAFETY: that is its type.
@@ -173,6 +186,7 @@ static LIO_LISTIO: Real<SetAll> = unsafe { Real::new(c"lio_listio") };
 
 /// Looks for what it needs of the C library.
 pub(crate) fn look_up() {
+    let _ = WRITE_FAR.get();
     let _ = FDOPEN.get();
     let _ = AIO_READ.get();
     let _ = LIO_LISTIO.get();
@@ -375,6 +389,31 @@ unsafe extern "C-unwind" fn preadv64v2(
 
 /// Of those below one is said.
 static SAID: Once = Once::new();
+
+/// Not with an arena on either side: the kernel holds pages of the other process, as many as are
+/// written to at once, and copies then. One that left meanwhile would be without what is written.
+///
+/// # Safety
+///
+/// As `process_vm_writev`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn process_vm_writev(
+    process: libc::pid_t,
+    from: *const iovec,
+    from_count: libc::c_ulong,
+    to: *const iovec,
+    to_count: libc::c_ulong,
+    flags: libc::c_ulong,
+) -> isize {
+    let Some(real) = WRITE_FAR.get() else {
+        return failed(libc::ENOSYS) as isize;
+    };
+    if may_have_arena() {
+        return refuse(&SAID, "process_vm_writev", libc::ENOSYS) as isize;
+    }
+    // SAFETY: the caller's word.
+    unsafe { real(process, from, from_count, to, to_count, flags) }
+}
 
 /// Not past the page cache: the C library reads into the caller's memory by calls of its own.
 ///

@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-small", small),
     ("calls-splice", splice),
     ("calls-other", other_process),
+    ("calls-other-first", other_process_first),
     ("calls-direct", direct),
     ("calls-direct-busy", direct_busy),
     ("calls-refused", refused),
@@ -204,7 +205,8 @@ fn splice() {
     }
 }
 
-/// Another process reads and writes this one's memory.
+/// Another process reads this one's memory, and writes to it where that is not refused: it would
+/// hold pages that may leave.
 fn other_process() {
     let block = Block::filled(MIB, 7);
     let (from, to) = sys::pipe();
@@ -221,27 +223,71 @@ fn other_process() {
         let said =
             unsafe { libc::process_vm_readv(parent, &raw const near, 1, &raw const far, 1, 0) };
         if said == -1 && sys::errno() == libc::EPERM {
-            return 9;
+            return FORBIDDEN;
         }
         assert_eq!(sys::counted(said), Ok(MIB));
         mine.check(0..MIB, 7);
         mine.fill(0..MIB, 8);
-        // SAFETY: as above.
-        let said =
-            unsafe { libc::process_vm_writev(parent, &raw const near, 1, &raw const far, 1, 0) };
-        assert_eq!(sys::counted(said), Ok(MIB));
-        0
+        write_far(parent, &near, &far)
     });
     press();
     sys::write_all(to, block.at, 1);
     match sys::wait(child) {
-        // A machine may forbid it.
-        sys::End::Status(9) => block.check(0..MIB, 7),
+        sys::End::Status(FORBIDDEN | REFUSED) => block.check(0..MIB, 7),
         end => {
             assert_eq!(end, sys::End::Status(0));
             block.check(0..MIB, 8);
         }
     }
+}
+
+/// What a child ends with where a machine forbids it to look at its parent's memory.
+const FORBIDDEN: i32 = 9;
+/// The same where the library refuses it to write there.
+const REFUSED: i32 = 10;
+
+/// Writes to a process that waits.
+fn write_far(process: i32, near: &libc::iovec, far: &libc::iovec) -> i32 {
+    // SAFETY: both are mapped.
+    let said = unsafe { libc::process_vm_writev(process, near, 1, far, 1, 0) };
+    if said == -1 && sys::errno() == libc::EPERM {
+        return FORBIDDEN;
+    }
+    if !sys::is_paged() {
+        assert_eq!(sys::counted(said), Ok(near.iov_len));
+        return 0;
+    }
+    assert_eq!((said, sys::errno()), (-1, libc::ENOSYS));
+    REFUSED
+}
+
+/// The same by one that has no arena yet, since it has no memory.
+fn other_process_first() {
+    let (from, to) = sys::pipe();
+    let parent = std::process::id() as i32;
+    let child = sys::fork(|| {
+        let mut at = 0usize;
+        sys::read_all(from, (&raw mut at).expose_provenance(), size_of::<usize>());
+        let part = |at: usize| libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut(at),
+            iov_len: size_of::<usize>(),
+        };
+        let near = part((&raw mut at).expose_provenance());
+        write_far(parent, &near, &part(at))
+    });
+    let block = Block::filled(MIB, 7);
+    press();
+    let at = block.at;
+    sys::write_all(to, (&raw const at).expose_provenance(), size_of::<usize>());
+    let held = match sys::wait(child) {
+        sys::End::Status(FORBIDDEN | REFUSED) => return block.check(0..MIB, 7),
+        end => {
+            assert_eq!(end, sys::End::Status(0));
+            word(block.at).load(Relaxed) as usize
+        }
+    };
+    assert_eq!(held, block.at);
+    block.check(8..MIB, 7);
 }
 
 /// A file that is read and written past the page cache; none where the file system has no such.

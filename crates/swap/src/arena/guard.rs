@@ -1,9 +1,11 @@
-//! What a program must not do that has an arena, since it would go past the CPU and so past the
-//! pager: have a device write into memory, and wait for that later.
+//! What a program must not do that has an arena, since it would go past the pager: have somebody
+//! else write into pages that are held for that, and may leave meanwhile.
 //!
-//! Rings (`io_uring_setup`) and contexts (`io_setup`) are refused to the whole process, and to what
-//! it starts, by a filter of system calls: they say `ENOSYS`, as on a kernel without them, and
-//! programs do as they do there. Where there is one already no arena begins.
+//! Rings (`io_uring_setup`) and contexts (`io_setup`), by which devices write, and
+//! `process_vm_writev`, which holds up to a thousand pages of another process and then copies, are
+//! refused to the whole process, and to what it starts, by a filter of system calls: they say
+//! `ENOSYS`, as on a kernel without them, and programs do as they do there. Where there is a ring
+//! or a context already no arena begins.
 //!
 //! What it never does: refuse anything else.
 
@@ -33,22 +35,29 @@ pub(super) fn obstacle() -> Option<&'static str> {
         .then_some("the program has a context of io_setup, by which devices write into memory")
 }
 
-/// From now on all threads are refused both.
+/// What is refused.
+const REFUSED: [libc::c_long; 3] = [
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_setup,
+    libc::SYS_process_vm_writev,
+];
+
+/// From now on all threads are refused all of them.
 ///
 /// # Errors
 ///
 /// What the kernel says: another filter of one thread alone, for one.
 pub(super) fn refuse() -> io::Result<()> {
     let data = |offset: usize| filter(BPF_LOAD, 0, 0, offset as u32);
-    let ring = libc::SYS_io_uring_setup as u32;
-    let context = libc::SYS_io_setup as u32;
+    let [ring, context, other] = REFUSED.map(|call| call as u32);
     let no = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     let program = [
         data(offset_of!(libc::seccomp_data, arch)),
-        filter(BPF_EQUAL, 0, 3, ARCH),
+        filter(BPF_EQUAL, 0, 4, ARCH),
         data(offset_of!(libc::seccomp_data, nr)),
-        filter(BPF_EQUAL, 2, 0, ring),
-        filter(BPF_EQUAL, 1, 0, context),
+        filter(BPF_EQUAL, 3, 0, ring),
+        filter(BPF_EQUAL, 2, 0, context),
+        filter(BPF_EQUAL, 1, 0, other),
         filter(BPF_RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         filter(BPF_RETURN, 0, 0, no),
     ];
@@ -97,19 +106,20 @@ fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<()
 mod tests {
     use super::*;
 
-    /// In a child, which ends by the number that it was told.
+    /// In a child, which ends by how many are refused as they are to be.
     fn refused() -> i32 {
-        // SAFETY: the child makes system calls only, and ends.
+        // SAFETY: the child makes system calls only, none of which gets an address, and ends.
         unsafe {
             let child = libc::fork();
             if child == 0 {
                 let is_set = refuse().is_ok();
-                let mut context: usize = 0;
-                let told = libc::syscall(libc::SYS_io_setup, 1, &raw mut context);
-                let errno = *libc::__errno_location();
-                let other = libc::syscall(libc::SYS_getppid);
-                let is_right = is_set && told == -1 && other > 0;
-                libc::_exit(if is_right { errno } else { 0 });
+                let is_refused = |call: &&libc::c_long| {
+                    let told = libc::syscall(**call, 0, 0, 0, 0, 0, 0);
+                    told == -1 && *libc::__errno_location() == libc::ENOSYS
+                };
+                let refused = REFUSED.iter().filter(is_refused).count();
+                let is_right = is_set && libc::syscall(libc::SYS_getppid) > 0;
+                libc::_exit(if is_right { refused as i32 } else { 0 });
             }
             let mut status = 0;
             libc::waitpid(child, &raw mut status, 0);
@@ -118,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_are_refused_and_nothing_else_is() {
-        assert_eq!(refused(), libc::ENOSYS);
+    fn what_writes_past_the_pager_is_refused_and_nothing_else_is() {
+        assert_eq!(refused(), REFUSED.len() as i32);
     }
 }
