@@ -9,6 +9,8 @@
 //! * Along an access in order pages are had ahead, as far as memory is free, and are mapped before
 //!   they are touched. One page of each window, its marker, is not: a touch of it tells that the
 //!   access goes on, and the next window is had before anybody waits for it.
+//! * Pages that are mapped ahead may only be read. Where they are written to in order those that
+//!   follow are *allowed* writes before they see one: they count as written to from then on.
 //! * A page is *unmapped* before it leaves, and stays in memory for a while: who touches it again
 //!   needs no device, and by that is known to use it. It is then *active*, and leaves after those
 //!   that are not (segmented FIFO; there are no accessed bits in user space).
@@ -61,6 +63,11 @@ pub enum Act {
         page: u32,
         /// As for `Zero`.
         writable: bool,
+    },
+    /// Let a mapped page be written to without a fault; nobody waits for that.
+    Allow {
+        /// The page.
+        page: u32,
     },
     /// Take it out of the program's sight; it stays in memory.
     Unmap {
@@ -152,6 +159,10 @@ pub struct Counts {
     pub major_faults: u64,
     /// Faults that did not.
     pub minor_faults: u64,
+    /// Writes to mapped pages that could only be read.
+    pub write_faults: u64,
+    /// Pages that were allowed writes before they saw one.
+    pub allowed_ahead: u64,
     /// Pages that were unmapped, and touched before they left.
     pub kept: u64,
     /// Pages read ahead.
@@ -181,8 +192,8 @@ pub struct Pager {
     table: Table,
     slots: Slots,
     ahead: Ahead,
-    /// Of pages that are read, and of fresh ones, where the prefetch is by streams.
-    streams: Option<[Streams; 2]>,
+    /// Of pages that are read, of fresh ones and of writes, where the prefetch is by streams.
+    streams: Option<[Streams; 3]>,
     limit: u32,
     used: u32,
     /// Pages that are waited for and have no memory yet, in the order of their faults.
@@ -205,7 +216,8 @@ const WRITING_MAX: u32 = 64;
 const REFUSED_MAX: u32 = 16;
 /// A fault without memory frees so many pages at once, so that the next finds some.
 const INLINE_PAGES: u32 = 8;
-/// A window is this part of the limit at most: one part in so many.
+/// A window is this part of the limit at most: one part in so many. Pages that are allowed writes
+/// for nothing are written to the device for nothing: no more than a window.
 const WINDOW_ONE_IN: u32 = 8;
 /// Where pages are mapped ahead, no more are unmapped for one that leaves: each that is used again
 /// costs a fault, which is to tell more than it costs.
@@ -220,11 +232,12 @@ const OTHERS_ONE_IN: u32 = 16;
 /// Zeros that are mapped ahead take this part of what is free at most: they leave by being written
 /// to the device or looked at, where what was read ahead is only dropped.
 const SPARE_ONE_IN: u32 = 2;
-/// A window that is read is looked for in so many pages: some may be there already.
+/// A window is looked for in so many pages: some may be there already, or written to.
 const LOOKS_AHEAD_MAX: usize = 2 * WINDOW_PAGES_MAX as usize;
 /// Which streams.
 const READS: usize = 0;
 const ZEROS: usize = 1;
+const WRITES: usize = 2;
 
 impl Pager {
     /// All pages are fresh.
@@ -238,7 +251,8 @@ impl Pager {
             table: Table::new(shape.pages),
             slots: Slots::new(shape.slots),
             ahead: Ahead::new(shape.prefetch),
-            streams: (shape.prefetch == Prefetch::Stream).then(|| [Streams::new(), Streams::new()]),
+            streams: (shape.prefetch == Prefetch::Stream)
+                .then(|| [Streams::new(), Streams::new(), Streams::new()]),
             limit: shape.limit_pages,
             used: 0,
             line: VecDeque::new(),
@@ -310,7 +324,10 @@ impl Pager {
         }
         let is_under_way = entry.is(FORGOTTEN) || entry.is(IN_LINE);
         match entry.state() {
-            State::Resident => self.map(page, acts),
+            State::Resident => {
+                self.counts.write_faults += u64::from(is_write);
+                self.map(page, acts);
+            }
             // What is under way answers all that wait.
             State::Reading => {
                 entry.set(WAITED);
@@ -327,6 +344,9 @@ impl Pager {
                 entry.set(WAITED);
                 self.enter(page, acts);
             }
+        }
+        if is_write {
+            self.allow_ahead(page, acts);
         }
     }
 
@@ -721,6 +741,33 @@ impl Pager {
         }
         if let Some(streams) = &mut self.streams {
             streams[ZEROS].had(run, count, None);
+        }
+    }
+
+    /// Lets pages behind one that is written to be written to as well, where that goes on in order,
+    /// as far as they are mapped.
+    fn allow_ahead(&mut self, page: u32, acts: &mut Vec<Act>) {
+        let most = self.window_pages_max();
+        let streams = self.streams.as_mut();
+        let Some(run) = streams.and_then(|streams| streams[WRITES].want(page, most)) else {
+            return;
+        };
+        let (mut looked_at, mut allowed) = (0, 0);
+        for page in run.within(self.table.pages()).take(LOOKS_AHEAD_MAX) {
+            let entry = self.table.at(page);
+            if allowed == run.len || entry.state() != State::Resident {
+                break;
+            }
+            looked_at += 1;
+            if !entry.is(DIRTY) {
+                entry.set(DIRTY);
+                allowed += 1;
+                acts.push(Act::Allow { page });
+            }
+        }
+        self.counts.allowed_ahead += u64::from(allowed);
+        if let Some(streams) = &mut self.streams {
+            streams[WRITES].had(run, looked_at, None);
         }
     }
 

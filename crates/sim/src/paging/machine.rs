@@ -588,6 +588,7 @@ impl Machine {
                     let ns = self.setup.costs.map_ns;
                     self.map(now, page, writable, (Part::Map, ns));
                 }
+                Act::Allow { page } => self.pages[page as usize].mapped = Some(true),
                 Act::Unmap { page } => {
                     self.pages[page as usize].mapped = None;
                     self.cpus[cpu].then(Part::Take, self.setup.costs.take_ns, Effect::None);

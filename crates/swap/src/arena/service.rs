@@ -201,7 +201,7 @@ impl Served {
         let told = ArenaFigures {
             processes: 1,
             major_faults: counts.major_faults,
-            minor_faults: counts.minor_faults,
+            minor_faults: counts.minor_faults + counts.write_faults,
             ahead_pages: counts.ahead,
             written_pages: counts.writes,
             inline_reclaims: counts.inline_reclaims,

@@ -431,8 +431,9 @@ impl Shared {
     /// which costs more than the rest. What stands before an unmap does not mind that.
     fn unmap_together(&self, core: &mut Core, acts: &[Act]) {
         let mut places = std::mem::take(&mut core.places);
-        let maps = |act: &&Act| matches!(act, Act::Zero { .. } | Act::Map { .. });
-        for act in acts.iter().take_while(|act| !maps(act)) {
+        let opens =
+            |act: &&Act| matches!(act, Act::Zero { .. } | Act::Map { .. } | Act::Allow { .. });
+        for act in acts.iter().take_while(|act| !opens(act)) {
             match *act {
                 Act::Unmap { page } if !core.view.has(page) => continue,
                 Act::Unmap { page } => core.view.set(page, false),
@@ -484,6 +485,14 @@ impl Shared {
             Act::Map { page, writable } => {
                 let pages = page..page + together;
                 self.map(core, pages, |memory, pages| memory.map(pages, writable));
+            }
+            // As above of one that is not there: a touch of it is a fault, and finds it so.
+            Act::Allow { page } => {
+                for (pages, is_lost) in core.lost.pieces(page..page + together) {
+                    if !is_lost {
+                        done("allow writes", self.memory.allow_writes(pages));
+                    }
+                }
             }
             Act::Unmap { page } if core.view.has(page) => {
                 core.view.set(page, false);
@@ -693,6 +702,7 @@ fn neighbours(acts: &[Act]) -> usize {
                 writable: other,
             },
         ) => next == page + 1 && writable == other,
+        (Act::Allow { page }, Act::Allow { page: next }) => next == page + 1,
         _ => false,
     };
     1 + acts.windows(2).take_while(is_next).count()
@@ -703,6 +713,7 @@ fn page_of(act: &Act) -> u32 {
     match *act {
         Act::Zero { page, .. }
         | Act::Map { page, .. }
+        | Act::Allow { page }
         | Act::Unmap { page }
         | Act::Read { page, .. }
         | Act::Write { page, .. }

@@ -132,13 +132,25 @@ impl Memory {
     }
 
     /// Has the next write to each of these pages of the view be a fault.
-    pub(super) fn protect(&self, mut pages: Range<u32>) -> io::Result<()> {
-        let len = pages.len() * PAGE_BYTES;
+    pub(super) fn protect(&self, pages: Range<u32>) -> io::Result<()> {
+        self.change(pages, |at, len| self.uffd.protect(at, len))
+    }
+
+    /// Has writes to these pages of the view be no faults, where they are there.
+    pub(super) fn allow_writes(&self, pages: Range<u32>) -> io::Result<()> {
+        self.change(pages, |at, len| self.uffd.allow_writes(at, len))
+    }
+
+    fn change(
+        &self,
+        mut pages: Range<u32>,
+        change: impl Fn(usize, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
         // The program may have divided the mapping, and the kernel takes one at a time.
-        if self.uffd.protect(self.at(pages.start), len).is_ok() {
+        if change(self.at(pages.start), pages.len() * PAGE_BYTES).is_ok() {
             return Ok(());
         }
-        pages.try_for_each(|page| self.uffd.protect(self.at(page), PAGE_BYTES))
+        pages.try_for_each(|page| change(self.at(page), PAGE_BYTES))
     }
 
     /// The file, for a child of `fork`.
@@ -205,7 +217,7 @@ impl Memory {
     /// Who touches the page gets SIGBUS.
     pub(super) fn poison(&self, page: u32) -> io::Result<()> {
         // A page that was mapped read only leaves a mark there, which is in the way.
-        self.uffd.allow_writes(self.at(page))?;
+        self.uffd.allow_writes(self.at(page), PAGE_BYTES)?;
         self.uffd.poison(self.at(page))
     }
 

@@ -162,7 +162,7 @@ impl Uffd {
                 // The first of them is there.
                 Err(Errno::EXIST) => {
                     let allowed = if writable {
-                        self.allow_writes(at)
+                        self.allow_writes(at, PAGE_BYTES)
                     } else {
                         Ok(())
                     };
@@ -209,12 +209,9 @@ impl Uffd {
         }
     }
 
-    /// Has writes to a mapped page be no faults any more.
-    pub(super) fn allow_writes(&self, at: usize) -> io::Result<()> {
-        self.insist(
-            IOCTL_PROTECT,
-            [at as u64, PAGE_BYTES as u64, PROTECT_ASLEEP],
-        )
+    /// Has writes to mapped pages be no faults any more.
+    pub(super) fn allow_writes(&self, at: usize, len: usize) -> io::Result<()> {
+        self.insist(IOCTL_PROTECT, [at as u64, len as u64, PROTECT_ASLEEP])
     }
 
     /// Has writes to mapped pages be faults.

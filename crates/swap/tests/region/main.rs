@@ -155,6 +155,26 @@ fn fresh_pages_in_order_are_one_fault_for_each_window() {
 }
 
 #[test]
+fn what_is_read_and_written_in_order_is_allowed_writes_ahead() {
+    let name = "what_is_read_and_written_in_order";
+    let pages = 2_000;
+    let Some(region) = region(name, pages, 500, pages) else {
+        return;
+    };
+    for round in 1..4u64 {
+        for at in 0..pages {
+            let (word, number) = (page(&region, at), at as u64);
+            let was = if round > 1 { number + round - 1 } else { 0 };
+            assert_eq!(word.load(SeqCst), was, "page {at}");
+            word.store(number + round, SeqCst);
+        }
+    }
+    let counts = region.figures().counts;
+    assert!(counts.allowed_ahead > 500, "{counts:?}");
+    assert!(counts.write_faults < counts.allowed_ahead, "{counts:?}");
+}
+
+#[test]
 fn a_scan_of_what_is_on_the_device_is_mapped_ahead_for_several_threads_at_once() {
     let name = "a_scan_of_what_is_on_the_device";
     let pages = 2_000;

@@ -287,6 +287,11 @@ fn it_holds_what_a_model_holds_in_200_runs_of_random_operations() {
         ),
         ("pages mapped ahead", 100, sum(|counts| counts.mapped_ahead)),
         ("zeros ahead", 100, sum(|counts| counts.zeros_ahead)),
+        (
+            "writes allowed ahead",
+            100,
+            sum(|counts| counts.allowed_ahead),
+        ),
         ("writes", 5_000, sum(|counts| counts.writes)),
         ("inline reclaims", 100, sum(|counts| counts.inline_reclaims)),
         ("refusals", 500, sum(|counts| counts.refused)),

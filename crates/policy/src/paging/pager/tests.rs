@@ -80,6 +80,10 @@ impl World {
                 self.map(page, writable);
             }
             Act::Map { page, writable } => self.map(page, writable),
+            Act::Allow { page } => {
+                let was = self.mapped[page as usize].replace(true);
+                assert_eq!(was, Some(false), "page {page}");
+            }
             Act::Unmap { page } => {
                 assert_eq!(self.pins[page as usize], 0, "page {page} is pinned");
                 assert!(self.mapped[page as usize].take().is_some());
@@ -320,6 +324,7 @@ fn whatever_happens_a_page_holds_what_was_written_last() {
         all.refused += counts.refused;
         all.mapped_ahead += counts.mapped_ahead;
         all.zeros_ahead += counts.zeros_ahead;
+        all.allowed_ahead += counts.allowed_ahead;
     }
     // All of it happened.
     let Counts {
@@ -330,9 +335,10 @@ fn whatever_happens_a_page_holds_what_was_written_last() {
         refused,
         mapped_ahead,
         zeros_ahead,
+        allowed_ahead,
         ..
     } = all;
-    let ahead = [ahead_hits, mapped_ahead, zeros_ahead];
+    let ahead = [ahead_hits, mapped_ahead, zeros_ahead, allowed_ahead];
     let least = [[major_faults, kept, failed].as_slice(), &[refused], &ahead].concat();
     assert!(least.iter().all(|&count| count > 100), "{all:?}");
 }
@@ -709,6 +715,53 @@ fn fresh_pages_that_are_touched_in_order_are_zeros_ahead_where_memory_is_to_spar
     world.empty();
     // What was never written to takes no place.
     assert_eq!(world.pager.slots_taken(), 800);
+}
+
+#[test]
+fn what_is_written_to_in_order_is_a_fault_for_each_window() {
+    // Each page is read first; written to at once; up and down.
+    let (up, down): (Vec<u32>, Vec<u32>) = ((0..640).collect(), (0..640).rev().collect());
+    for (order, is_read) in [(&up, true), (&up, false), (&down, true), (&down, false)] {
+        let mut world = written(STREAM);
+        let before = world.pager.counts();
+        for &page in order {
+            if is_read {
+                world.touch_and_settle(page, None);
+            }
+            world.touch_and_settle(page, Some(u64::from(page) + 9));
+        }
+        let counts = world.pager.counts();
+        let write_faults = counts.write_faults - before.write_faults;
+        // One for each window and two or three for its marker, and some until it is so large.
+        assert!(write_faults < 4 * 640 / 32 + 10, "{write_faults}");
+        assert!(counts.allowed_ahead - before.allowed_ahead > 640 - 120);
+    }
+}
+
+#[test]
+fn what_is_written_to_here_and_there_is_allowed_no_more() {
+    let mut world = written(STREAM);
+    (0..640).for_each(|page| world.touch_and_settle(page, None));
+    let before = world.pager.counts();
+    let mut rng = fastrand::Rng::with_seed(5);
+    for _ in 0..100 {
+        // Never two side by side.
+        world.touch_and_settle(2 * rng.u32(..320), Some(9));
+    }
+    let counts = world.pager.counts();
+    assert_eq!(counts.allowed_ahead, before.allowed_ahead);
+    assert!(counts.write_faults - before.write_faults > 80);
+}
+
+#[test]
+fn what_is_allowed_for_nothing_is_no_more_than_a_window() {
+    let mut world = written(STREAM);
+    (0..640).for_each(|page| world.touch_and_settle(page, None));
+    let before = world.pager.counts().writes;
+    (0..200).for_each(|page| world.touch_and_settle(page, Some(9)));
+    world.empty();
+    let writes = world.pager.counts().writes - before;
+    assert!((200..=232).contains(&writes), "{writes}");
 }
 
 /// Reads while all pages of a range are touched in order.
