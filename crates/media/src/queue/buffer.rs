@@ -126,34 +126,42 @@ impl Pool {
     /// What it held before is still in it.
     pub fn take(&self) -> Option<Buffer> {
         match &self.0.free {
-            Free::Any(free) => Some(self.buffer(free.pop()?)),
+            Free::Any(free) => Some(self.buffer(free.pop()?, 1)),
             Free::Named(_) => None,
         }
     }
 
-    /// That slot of memory that is lent, as one whole; none where somebody has it.
+    /// Those slots of memory that is lent, as one whole; none where somebody has one of them.
     ///
-    /// Panics where there is no such slot, or the memory is not lent.
+    /// Panics where there are no such slots, they are more than [`SLOT_BYTES_MAX`], or the memory
+    /// is not lent.
     ///
     /// # Safety
     ///
-    /// While a request reads into the slot, nobody else reads or writes its bytes. Where somebody
-    /// else writes to it while a request writes it to a device, what is there afterwards is
-    /// anything, and nobody looks at the bytes through the buffer.
-    pub unsafe fn take_named(&self, slot: u32) -> Option<Buffer> {
+    /// While a request reads into the slots, nobody else reads or writes their bytes. Where
+    /// somebody else writes to them while a request writes them to a device, what is there
+    /// afterwards is anything, and nobody looks at the bytes through the buffer.
+    pub unsafe fn take_named(&self, slots: Range<u32>) -> Option<Buffer> {
         let Free::Named(taken) = &self.0.free else {
             panic!("a pool of its own memory gives any slot");
         };
-        let was_taken = taken[slot as usize].swap(true, Ordering::Acquire);
-        (!was_taken).then(|| self.buffer(slot))
+        let max = SLOT_BYTES_MAX / self.0.slot_bytes;
+        assert!((1..=max).contains(&slots.len()), "slots {slots:?}");
+        let wanted = &taken[slots.start as usize..slots.end as usize];
+        let is_had = |taken: &AtomicBool| !taken.swap(true, Ordering::Acquire);
+        let had = wanted.iter().take_while(|taken| is_had(taken)).count();
+        let buffer = self.buffer(slots.start, had as u32);
+        // Those that were had are given back where some were not.
+        (had == wanted.len()).then_some(buffer)
     }
 
-    fn buffer(&self, slot: u32) -> Buffer {
+    fn buffer(&self, slot: u32, slots: u32) -> Buffer {
         Buffer {
             pool: self.clone(),
             slot,
+            slots,
             begin: 0,
-            end: self.0.slot_bytes as u32,
+            end: slots * self.0.slot_bytes as u32,
         }
     }
 
@@ -188,20 +196,23 @@ impl Pool {
     }
 }
 
-/// A slot of a [`Pool`], or a part of it; given back when it is dropped.
+/// A slot of a [`Pool`], several side by side of memory that is lent, or a part of that; given back
+/// when it is dropped.
 pub struct Buffer {
     pool: Pool,
     slot: u32,
+    /// So many.
+    slots: u32,
     begin: u32,
     end: u32,
 }
 
 impl Buffer {
-    /// Leaves only these bytes of the slot to be seen and moved; what is outside stays as it is.
+    /// Leaves only these bytes of its slots to be seen and moved; what is outside stays as it is.
     ///
-    /// Panics where they leave the slot.
+    /// Panics where they leave the slots.
     pub fn narrow(&mut self, to: Range<usize>) {
-        let max = self.pool.0.slot_bytes;
+        let max = self.slots as usize * self.pool.0.slot_bytes;
         assert!(to.start <= to.end && to.end <= max, "{to:?} of {max} bytes");
         (self.begin, self.end) = (to.start as u32, to.end as u32);
     }
@@ -215,7 +226,7 @@ impl Buffer {
     pub(super) fn address(&self) -> NonNull<u8> {
         let at = self.slot as usize * self.pool.0.slot_bytes + self.begin as usize;
         // SAFETY: slots lie within the mapping, which is as long as all of them, and `begin` lies
-        // within the slot.
+        // within those of this.
         unsafe { self.pool.0.memory.base().add(at) }
     }
 }
@@ -226,7 +237,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         let len = (self.end - self.begin) as usize;
         // SAFETY: the mapping lives as long as the pool that this holds; its bytes are zero or were
-        // written; this is the slot's only owner, and a queue that lends the address to a driver
+        // written; this is its slots' only owner, and a queue that lends the address to a driver
         // has taken it and gives it back when the driver is done.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), len) }
     }
@@ -244,7 +255,11 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.pool.0.free {
             Free::Any(free) => free.push(self.slot).expect("no slot is given back twice"),
-            Free::Named(taken) => taken[self.slot as usize].store(false, Ordering::Release),
+            Free::Named(taken) => {
+                let ours = self.slot as usize..(self.slot + self.slots) as usize;
+                let ours = taken[ours].iter();
+                ours.for_each(|taken| taken.store(false, Ordering::Release));
+            }
         }
     }
 }
@@ -253,8 +268,8 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "Buffer(slot {}, {}..{})",
-            self.slot, self.begin, self.end
+            "Buffer(slot {}, {} of them, {}..{})",
+            self.slot, self.slots, self.begin, self.end
         )
     }
 }
@@ -296,16 +311,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_lent_memory_is_had_by_its_number_and_by_one_owner() {
+    fn slots_of_lent_memory_are_had_by_their_numbers_and_by_one_owner() {
         let lender = Pool::new(1, 3 * 4096).expect("memory");
         let whole = lender.take().expect("free");
         let base = whole.address();
         // SAFETY: the slot is 3 blocks long and lives as long as its buffer, which is the owner.
         let pool = unsafe { Pool::lent(base, 3, 4096, Arc::new(whole)) };
         // SAFETY: nobody else has the memory.
-        let take = |slot| unsafe { pool.take_named(slot) };
-        let mut second = take(1).expect("free");
-        assert!(take(1).is_none() && pool.take().is_none());
+        let take = |slots| unsafe { pool.take_named(slots) };
+        let mut second = take(1..2).expect("free");
+        assert!(take(1..2).is_none() && pool.take().is_none());
+        // What was had of several is given back where not all are.
+        assert!(take(0..3).is_none() && take(1..3).is_none());
         assert_eq!(
             second.address().as_ptr() as usize,
             base.as_ptr() as usize + 4096
@@ -313,7 +330,14 @@ mod tests {
         second.fill(3);
         assert_eq!(pool.free(), 2);
         drop(second);
-        assert_eq!(take(1).expect("free again")[9], 3);
+        assert_eq!(take(1..2).expect("free again")[9], 3);
+        let mut last = take(1..3).expect("both are free");
+        assert_eq!((last.len(), last[9], pool.free()), (2 * 4096, 3, 1));
+        last.narrow(4096..8192);
+        last.fill(5);
+        drop(last);
+        assert_eq!(take(2..3).expect("free again")[0], 5);
+        assert_eq!(pool.free(), 3);
         assert_eq!(lender.free(), 0);
         drop(pool);
         assert_eq!(lender.free(), 1);

@@ -6,7 +6,7 @@
 //! *Thread safety*: all queues to one device may share its [`Refusals`], which are asked by each
 //! queue's thread.
 
-use super::{BlockOp, Driver, Job, Landed, event};
+use super::{BLOCK_BYTES, BlockOp, Driver, Job, Landed, event};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ type Rule = dyn Fn(BlockOp, u64) -> Option<i32> + Send + Sync;
 pub struct Refusals(Arc<Rule>);
 
 impl Refusals {
-    /// Those for which the rule gives an error's number. It is asked once for each request, or for
-    /// each piece where one is done in pieces.
+    /// Those for which the rule gives an error's number. It is asked for each block of a request
+    /// until it refuses one, or of each piece where a request is done in pieces.
     pub fn new(rule: impl Fn(BlockOp, u64) -> Option<i32> + Send + Sync + 'static) -> Refusals {
         Refusals(Arc::new(rule))
     }
@@ -55,7 +55,9 @@ impl Refusing {
 // are never touched, and it is told of once.
 unsafe impl Driver for Refusing {
     unsafe fn push(&mut self, job: Job) {
-        let Some(code) = (self.refusals.0)(job.op, job.at) else {
+        let ends = job.at + job.len_bytes.max(1);
+        let mut blocks = (job.at..ends).step_by(BLOCK_BYTES as usize);
+        let Some(code) = blocks.find_map(|at| (self.refusals.0)(job.op, at)) else {
             // SAFETY: as the caller promises.
             return unsafe { self.inner.push(job) };
         };

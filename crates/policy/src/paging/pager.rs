@@ -576,7 +576,11 @@ impl Pager {
 
     /// Begins to write a page; false where there is no slot for it.
     fn write(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
-        let slot = self.table.get(page).slot().or_else(|| self.slots.take());
+        let slot = self
+            .table
+            .get(page)
+            .slot()
+            .or_else(|| self.slots.take(page));
         let Some(slot) = slot else {
             return false;
         };

@@ -42,16 +42,42 @@ const FORGOTTEN_TOGETHER: usize = 64;
 /// Places that are unmapped together without the lock.
 const PLACES: usize = 64;
 
-/// A read or write of one page.
+/// A read or write of pages side by side, which lie side by side on the device too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub(super) page: u32,
     pub(super) slot: u32,
+    /// So many.
+    pub(super) pages: u32,
     pub(super) kind: Kind,
 }
 
+impl Move {
+    fn one(page: u32, slot: u32, kind: Kind) -> Move {
+        let pages = 1;
+        Move {
+            page,
+            slot,
+            pages,
+            kind,
+        }
+    }
+
+    pub(super) fn pages(self) -> Range<u32> {
+        self.page..self.page + self.pages
+    }
+
+    /// Its pages, one by one.
+    pub(super) fn each(self) -> impl Iterator<Item = Move> {
+        let Move {
+            page, slot, kind, ..
+        } = self;
+        (0..self.pages).map(move |number| Move::one(page + number, slot + number, kind))
+    }
+}
+
 /// What for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// Somebody waits for it.
     Critical,
@@ -287,11 +313,11 @@ impl Shared {
         };
         let Core { pager, acts, .. } = &mut *core;
         for &(what, is_good) in all {
-            match (what.kind, is_good) {
-                (Kind::Critical | Kind::Ahead, _) => pager.read_done(what.page, is_good, acts),
-                (Kind::Write, true) => pager.write_done(what.page, Written::Kept, acts),
-                (Kind::Write, false) => pager.write_done(what.page, Written::Refused, acts),
-            }
+            what.pages().for_each(|page| match (what.kind, is_good) {
+                (Kind::Critical | Kind::Ahead, _) => pager.read_done(page, is_good, acts),
+                (Kind::Write, true) => pager.write_done(page, Written::Kept, acts),
+                (Kind::Write, false) => pager.write_done(page, Written::Refused, acts),
+            });
         }
         self.settle(&mut core, desk);
     }
@@ -346,10 +372,7 @@ impl Shared {
                 zeros.push(page);
                 None
             }
-            Act::Write { page, slot } => {
-                let kind = Kind::Write;
-                Some(Move { page, slot, kind })
-            }
+            Act::Write { page, slot } => Some(Move::one(page, slot, Kind::Write)),
             _ => None,
         }));
         for act in left {
@@ -512,7 +535,7 @@ impl Shared {
                 } else {
                     Kind::Ahead
                 };
-                let what = Move { page, slot, kind };
+                let what = Move::one(page, slot, kind);
                 match desk {
                     Some(desk) if is_critical => desk.push([what]),
                     _ => core.posted.push(what),
@@ -520,10 +543,7 @@ impl Shared {
             }
             Act::Write { page, slot } => match self.memory.is_zero(page) {
                 true => core.zeros.push(page),
-                false => {
-                    let kind = Kind::Write;
-                    core.posted.push(Move { page, slot, kind });
-                }
+                false => core.posted.push(Move::one(page, slot, Kind::Write)),
             },
             Act::Free { page } => done("give memory back", self.memory.free(page..page + 1)),
             Act::Fail { page, why } => {

@@ -1,18 +1,20 @@
 //! The device of a region, and a thread's desk at it: a queue with the pages that are on their way.
 //!
-//! Pages are read into and written from the alias, where they lie: there is no copy.
+//! Pages are read into and written from the alias, where they lie: there is no copy. Those side by
+//! side that nobody waits for are one request: one of many pages takes the CPU and the device
+//! little longer than one of a page.
 //!
 //! What it never does: reach the device other than through `nyx_media`'s queues.
 //!
 //! *Thread safety*: a [`Device`] is plain data; a desk is one thread's. *Invariant*: what the pager
-//! wants moved is on its way or in `waiting`, in its order.
+//! wants moved is on its way, or waits to be.
 
 use super::core::{Kind, Move};
 use super::error::RegionError;
 use super::uffd::PAGE_BYTES;
 use nyx_base::Clock;
 use nyx_media::queue::{
-    BlockFile, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
+    BlockError, BlockFile, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
 };
 use nyx_media::{MediaError, TscClock};
 use std::collections::VecDeque;
@@ -27,6 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Requests of a desk that are on their way at once.
 const DEPTH: u32 = 64;
+/// Pages of a request that nobody waits for, at most.
+const TOGETHER_MAX: u32 = 32;
 /// Who waits for a page spins so long, and sleeps then. A fast device is done by that; spinning for
 /// longer keeps the CPU from a kernel's thread that may have to carry the request out there.
 const SPIN_NS: u64 = 20_000;
@@ -257,6 +261,7 @@ impl Device {
             pages: pages.clone(),
             begin_bytes: self.begin_bytes,
             waiting: VecDeque::with_capacity(DEPTH as usize),
+            alone: Vec::new(),
             moving: Vec::with_capacity(DEPTH as usize),
             refused: 0,
             clock: TscClock::start(),
@@ -282,8 +287,10 @@ pub(super) struct Desk {
     begin_bytes: u64,
     /// For which the queue had no room.
     waiting: VecDeque<Move>,
+    /// Of those that were refused together, to be tried one by one.
+    alone: Vec<Move>,
     moving: Vec<Move>,
-    /// Moves that were refused one after the other.
+    /// Pages that were refused one after the other.
     refused: u32,
     clock: TscClock,
 }
@@ -291,20 +298,41 @@ pub(super) struct Desk {
 impl Desk {
     /// Sets moves off together, or has them wait for those before them.
     pub(super) fn push(&mut self, all: impl IntoIterator<Item = Move>) {
+        let first = self.waiting.len();
         self.waiting.extend(all);
+        let pushed = &mut self.waiting.make_contiguous()[first..];
+        pushed.sort_unstable_by_key(|what| (what.kind, what.page));
         self.set_off();
     }
 
+    /// What is to be set off next, as much of it as goes together.
+    fn next_off(&mut self) -> Option<Move> {
+        if let Some(what) = self.alone.pop() {
+            return Some(what);
+        }
+        let mut what = self.waiting.pop_front()?;
+        while let Some(next) = self.waiting.front()
+            && next.kind == what.kind
+            && what.kind != Kind::Critical
+            && (next.page, next.slot) == (what.page + what.pages, what.slot + what.pages)
+            && what.pages < TOGETHER_MAX
+        {
+            what.pages += next.pages;
+            self.waiting.pop_front();
+        }
+        Some(what)
+    }
+
     fn set_off(&mut self) {
-        let before = self.waiting.len();
+        let before = self.moving.len();
         while self.moving.len() < DEPTH as usize
-            && let Some(what) = self.waiting.pop_front()
+            && let Some(what) = self.next_off()
         {
             // SAFETY: a page that is being read is not in the view until that is done, and the
             // pager moves a page once at a time: nobody else has its bytes. One that is being
             // written may be mapped again and written to; then the pager writes it again, and the
             // buffer is never looked at.
-            let page = unsafe { self.pages.take_named(what.page) };
+            let page = unsafe { self.pages.take_named(what.pages()) };
             let page = page.expect("a page is moved once at a time");
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
             let request = match what.kind {
@@ -319,33 +347,42 @@ impl Desk {
             submitted.expect("fewer are on their way than the queue is deep");
             self.moving.push(what);
         }
-        if self.waiting.len() < before {
+        if self.moving.len() > before {
             self.queue.kick();
         }
     }
 
     /// Something that is done, and whether it went well; waits for nothing.
     pub(super) fn next(&mut self) -> Option<(Move, bool)> {
-        let done = self.queue.reap()?;
-        let is_it = |what: &Move| u64::from(what.page) == done.tag;
-        let at = self.moving.iter().position(is_it);
-        let what = self.moving.swap_remove(at.expect("it was set off here"));
-        let result = done.result;
-        // The page is free for its next move before the pager hears of this one.
-        drop(done.buffer);
-        match result {
-            Ok(()) => self.refused = 0,
-            Err(error) => {
-                self.refused = self.refused.saturating_add(1);
-                // Not each of them: a device that is gone refuses all.
-                if self.refused.is_power_of_two() {
-                    let refused = self.refused;
-                    tracing::warn!(page = what.page, refused, "in a region: {error}");
-                }
+        loop {
+            let done = self.queue.reap()?;
+            let is_it = |what: &Move| u64::from(what.page) == done.tag;
+            let at = self.moving.iter().position(is_it);
+            let what = self.moving.swap_remove(at.expect("it was set off here"));
+            let result = done.result;
+            // The pages are free for their next move before the pager hears of this one.
+            drop(done.buffer);
+            let is_told = result.is_ok() || what.pages == 1;
+            match result {
+                Ok(()) => self.refused = 0,
+                Err(error) if is_told => self.note_refused(what.page, error),
+                // Which of them it is.
+                Err(_) => self.alone.extend(what.each()),
+            }
+            self.set_off();
+            if is_told {
+                return Some((what, result.is_ok()));
             }
         }
-        self.set_off();
-        Some((what, result.is_ok()))
+    }
+
+    fn note_refused(&mut self, page: u32, error: BlockError) {
+        self.refused = self.refused.saturating_add(1);
+        // Not each of them: a device that is gone refuses all.
+        if self.refused.is_power_of_two() {
+            let refused = self.refused;
+            tracing::warn!(page, refused, "in a region: {error}");
+        }
     }
 
     /// The same; spins until something is done, and sleeps where that takes long. None where
@@ -365,14 +402,15 @@ impl Desk {
         None
     }
 
-    /// Moves that were refused one after the other.
+    /// Pages that were refused one after the other.
     pub(super) fn refused(&self) -> u32 {
         self.refused
     }
 
-    /// Moves that are on their way or wait to be.
+    /// Pages that are on their way or wait to be.
     pub(super) fn pending(&self) -> usize {
-        self.moving.len() + self.waiting.len()
+        let moving = self.moving.iter().map(|what| what.pages as usize);
+        moving.sum::<usize>() + self.alone.len() + self.waiting.len()
     }
 
     /// Becomes readable when something is done.

@@ -37,8 +37,8 @@ const HANDLERS_MAX: usize = 8;
 const BATCH_PAGES: u32 = 32;
 /// After so many requests that were refused one after the other it rests before it reclaims.
 const REFUSED_MAX: u32 = 16;
-/// Of so many moves that are done the pager is told at once.
-const MOVED_TOGETHER: usize = 32;
+/// Of so many pages that were moved the pager is told at once, and of what came with the last.
+const MOVED_TOGETHER: u32 = 32;
 /// Where nothing can be freed it is tried again after this.
 const STUCK: Nanos = Nanos::from_millis(10);
 
@@ -196,7 +196,7 @@ impl Background {
             pool,
             down_to: None,
             posted: Vec::with_capacity(64),
-            moved: Vec::with_capacity(MOVED_TOGETHER),
+            moved: Vec::with_capacity(MOVED_TOGETHER as usize),
             acts: Vec::with_capacity(64),
             is_rested: false,
         }
@@ -245,8 +245,13 @@ impl Background {
         let mut is_moved = false;
         for desk in [&mut self.critical, &mut self.background] {
             loop {
-                let moved = &mut self.moved;
-                moved.extend(std::iter::from_fn(|| desk.next()).take(MOVED_TOGETHER));
+                let (moved, mut pages) = (&mut self.moved, 0);
+                while pages < MOVED_TOGETHER
+                    && let Some(done) = desk.next()
+                {
+                    pages += done.0.pages;
+                    moved.push(done);
+                }
                 if moved.is_empty() {
                     break;
                 }
