@@ -154,7 +154,7 @@ struct Told {
 }
 
 /// Says so when its thread panics, so that nobody waits for it.
-struct Watch<'a>(&'a AtomicBool);
+pub(super) struct Watch<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
@@ -182,6 +182,71 @@ pub(crate) fn serves_while_keys_come_and_go<I: Persistent<Mapped> + Lists>() {
         assert_eq!(index.remove(W, key), Ok(Some(value)));
     }
     assert_is_bare(&index);
+}
+
+/// Keys that stay before the last node, which comes and goes: one less than fill a small node.
+const BEFORE: u64 = 5;
+/// How often the last node comes and goes.
+const ROUNDS: u64 = 400_000;
+
+/// The last node comes and goes beside a reader of its greatest key, who is at the node before it
+/// while that becomes the last and leads nowhere. What that reader is told is no damage.
+pub(crate) fn serves_while_the_last_node_comes_and_goes<I: Persistent<Mapped> + Lists>() {
+    let index = empty::<I>(1 << 20, 2);
+    let (looks, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    (0..BEFORE).for_each(|key| assert_eq!(index.put(W, key, key), Ok(None)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _watch = Watch(&is_over);
+            look_at_the_last(&index, &looks, &is_over);
+        });
+        let _watch = Watch(&is_over);
+        last_comes_and_goes(&index, &looks, &is_over);
+        is_over.store(true, Release);
+    });
+    let stay: Vec<_> = (0..BEFORE).map(|key| (key, key)).collect();
+    assert_lists(&index, 0, KEY_MAX, &stay);
+}
+
+fn last_comes_and_goes(index: &impl Persistent<Mapped>, looks: &AtomicU64, is_over: &AtomicBool) {
+    let eras = index.heap().eras();
+    for round in 0..ROUNDS {
+        eras.enter(W);
+        let last = BEFORE..BEFORE + 2;
+        (last.clone()).for_each(|key| assert_eq!(index.put(W, key, key), Ok(None)));
+        last.for_each(|key| assert_eq!(index.remove(W, key), Ok(Some(key))));
+        if round % PACE == 0 {
+            eras.leave(W);
+            let before = looks.load(Acquire);
+            while looks.load(Acquire) == before {
+                if is_over.load(Acquire) {
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+    eras.leave(W);
+}
+
+fn look_at_the_last(
+    index: &(impl Persistent<Mapped> + Lists),
+    looks: &AtomicU64,
+    is_over: &AtomicBool,
+) {
+    let (reader, key) = (WorkerId(1), BEFORE + 1);
+    let mut many = [None; 2];
+    while !is_over.load(Acquire) {
+        index.heap().eras().enter(reader);
+        let found = index.get(key).expect("sound");
+        assert!(found.is_none_or(|value| value == key), "{found:?}");
+        if looks.load(Acquire).is_multiple_of(8) {
+            index.get_many(&[key, key], &mut many).expect("sound");
+            drop(index.lists(key, key).expect("sound"));
+        }
+        index.heap().eras().leave(reader);
+        looks.fetch_add(1, Release);
+    }
 }
 
 /// What a writer does. It tells after each step.

@@ -12,6 +12,7 @@ use crate::heap::{CLASS_BYTES, Heap};
 use crate::ordered::{KEY_MAX, PutError, ScanError};
 use crate::pm_hash::PmHash;
 use crate::{Index, Ordered, Persistent, Unordered};
+use churn::Watch;
 use nyx_base::{Rng, WorkerId};
 use nyx_media::pmem::crash::Recorder;
 use nyx_media::{Mapped, Pmem};
@@ -20,7 +21,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 const W: WorkerId = WorkerId(0);
 
@@ -373,7 +376,8 @@ fn is_well<'p>(index: &(impl Persistent<&'p Recorder> + Lists)) -> bool {
 
 /// Readers and writers on real threads. Each key has one writer, which only ever makes its value
 /// grow and says whose it is, so that what a reader sees can be judged: nothing is missed, nothing
-/// goes back, and nothing is another's.
+/// goes back, and nothing is another's. Where one of them fails the others stop: nobody waits for
+/// rounds that do not come.
 pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
     const KEYS: u64 = 600;
     const ROUNDS: u64 = 3_000;
@@ -381,12 +385,15 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
     (0..KEYS).filter(|&key| is_fixed(key)).for_each(|key| {
         index.put(W, key, key).expect("room");
     });
+    let has_failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let (index, has_failed) = (&index, &has_failed);
         for writer in 0..2u64 {
-            let index = &index;
             scope.spawn(move || {
+                let _watch = Watch(has_failed);
                 let worker = WorkerId(writer as u16);
-                for round in 1..=ROUNDS {
+                let rounds = (1..=ROUNDS).take_while(|_| !has_failed.load(Acquire));
+                for round in rounds {
                     index.heap().eras().enter(worker);
                     for key in (0..KEYS).filter(|key| key / 3 % 2 == writer) {
                         if is_fixed(key) || (key + round) % 2 == 0 {
@@ -400,11 +407,11 @@ pub(crate) fn serves_all_at_once<I: Persistent<Mapped> + Lists>() {
             });
         }
         for reader in 2..4 {
-            let index = &index;
             scope.spawn(move || {
+                let _watch = Watch(has_failed);
                 let mut last = vec![0; KEYS as usize];
                 let mut rng = Rng::with_seed(reader.into());
-                while last[0] < ROUNDS || last[3] < ROUNDS {
+                while (last[0] < ROUNDS || last[3] < ROUNDS) && !has_failed.load(Acquire) {
                     index.heap().eras().enter(WorkerId(reader));
                     read_all(index, &mut last);
                     let (from, to) = (rng.u64(0..KEYS), rng.u64(0..KEYS));
@@ -425,10 +432,12 @@ pub(crate) fn serves_while_it_grows<I: Persistent<Mapped> + Lists>() {
     let told: [AtomicU64; 2] = Default::default();
     // Neighbours come from different writers.
     let key = |writer: u64, at: u64| at * 2 + writer;
+    let has_failed = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         for writer in 0..2 {
             let (index, told) = (&index, &told[writer as usize]);
             scope.spawn(move || {
+                let _watch = Watch(has_failed);
                 for at in 0..KEYS {
                     index.heap().eras().enter(WorkerId(writer as u16));
                     let put = index.put(WorkerId(writer as u16), key(writer, at), at);
@@ -441,9 +450,10 @@ pub(crate) fn serves_while_it_grows<I: Persistent<Mapped> + Lists>() {
         for reader in 2..4 {
             let (index, told) = (&index, &told);
             scope.spawn(move || {
+                let _watch = Watch(has_failed);
                 let mut rng = Rng::with_seed(reader);
                 let mut known = [0, 0];
-                while known != [KEYS; 2] {
+                while known != [KEYS; 2] && !has_failed.load(Acquire) {
                     index.heap().eras().enter(WorkerId(reader as u16));
                     known = [0, 1].map(|writer: usize| told[writer].load(Acquire));
                     let at = known.map(|known| rng.u64(0..known.max(1)));

@@ -1,5 +1,5 @@
-//! Readers of one node beside a writer, and of a chain beside one who unlinks, in many orders of
-//! their single accesses:
+//! Readers of one node beside a writer, and of a chain or a tree beside one who unlinks, in many
+//! orders of their single accesses:
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test --release -p nyx-index interleavings`
 //!
@@ -330,4 +330,95 @@ fn an_entry_that_goes_leads_nobody_too_far_right() {
         writer.join().expect("no panic");
         assert_eq!(memory.read(|node, mode| node.child(35, mode)), (20, 200));
     });
+}
+
+/// Whole trees, which loom would never be done with.
+#[cfg(shuttle)]
+mod trees {
+    use super::{Memory, Mode, Word, thread};
+    use crate::fast_fair::FastFair;
+    use crate::heap::Heap;
+    use crate::{Eras, Index, Ordered, Persistent};
+    use nyx_base::WorkerId;
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+
+    const WRITER: WorkerId = WorkerId(0);
+
+    type Tree = FastFair<Memory, 6>;
+
+    /// A tree of two leaves, the first with five keys. The last held 6 and 7, holds nothing, and
+    /// its parent does not name it any more.
+    fn tree() -> Tree {
+        /// The superblock, the table, and chunks for the leaves and the root.
+        const BYTES: u64 = 4 * 4096;
+        let memory = Memory((0..BYTES / 8).map(|_| Word::new(0)).collect());
+        let heap = Heap::format(memory, 4096, 1, Arc::new(Eras::new(1))).expect("it fits");
+        let tree = Tree::open(Arc::new(heap), 0, WRITER).expect("an empty tree");
+        (1..8).for_each(|key| assert_eq!(tree.put(WRITER, key, key), Ok(None)));
+        for (key, level) in [(6, 0), (7, 0), (6, 1)] {
+            let node = tree.descend(key, level).expect("sound");
+            let (node, spot) = tree.lock(node, key, Mode::Left).expect("sound");
+            assert!(spot.found);
+            node.remove(spot.slot);
+        }
+        assert_eq!(tree.check().expect("sound").nodes, 3);
+        tree
+    }
+
+    /// The rest of what is done to take the last leaf out.
+    fn unlink(tree: &Tree) {
+        let generation = tree.heap().generation();
+        let left = tree.descend(5, 0).expect("sound");
+        let left = left.lock(generation, Mode::Right);
+        let last = tree.neighbour(*left).expect("sound");
+        let last = last.lock(generation, Mode::Right);
+        left.absorb(&last, 5, generation);
+    }
+
+    /// `look`, again and again, beside a writer who takes the last leaf out.
+    fn beside_unlinking(look: fn(&Tree)) {
+        let program = move || {
+            let tree = Arc::new(tree());
+            let is_over = Arc::new(AtomicBool::new(false));
+            let others = (tree.clone(), is_over.clone());
+            let writer = thread::spawn(move || {
+                let (tree, is_over) = others;
+                unlink(&tree);
+                is_over.store(true, Release);
+            });
+            while !is_over.load(Acquire) {
+                look(&tree);
+            }
+            writer.join().expect("no panic");
+            assert_eq!(tree.check().expect("sound").nodes, 2);
+        };
+        shuttle::check_random(program, 5_000);
+    }
+
+    #[test]
+    fn who_looks_for_a_key_of_the_last_leaf_while_that_goes_is_told_of_no_damage() {
+        beside_unlinking(|tree| assert_eq!(tree.get(7), Ok(None)));
+        beside_unlinking(|tree| assert!(tree.get_many(&[7], &mut [None]).is_ok()));
+        // From the leaf before it, as one who was on the way while the last was split off.
+        beside_unlinking(|tree| {
+            let left = tree.descend(5, 0).expect("sound");
+            assert_eq!(tree.find(left, 7), Ok(None));
+        });
+    }
+
+    #[test]
+    fn who_asks_for_what_is_below_it_is_told_of_no_damage_either() {
+        beside_unlinking(|tree| assert_eq!(tree.floor(7), Ok(Some((5, 5)))));
+        beside_unlinking(|tree| {
+            let mut keys = Vec::new();
+            let each = |key, _| {
+                keys.push(key);
+                ControlFlow::Continue(())
+            };
+            tree.scan_back(5..=7, each).expect("sound");
+            assert_eq!(keys, [5]);
+        });
+    }
 }

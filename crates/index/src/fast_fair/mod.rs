@@ -107,19 +107,14 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         Steps::among(&self.heap, Self::NODE_BYTES)
     }
 
-    /// The node's fence, and the node to the right where `key` is at or above it: of a node that
-    /// is gone, the one that has its range.
+    /// The sibling of a node, at the address that [`Node::right_of`] told: of one that is locked,
+    /// or that is the same since.
     #[inline]
-    fn right_of<'t>(&'t self, node: Node<'t, P>, key: u64) -> Result<Right<'t, P>, Unsound> {
-        // The sibling is stored before the fence, so that a fence that sends to the right finds it.
-        let fence = node.fence_key();
-        if key < fence || fence == END {
-            return Ok((fence, None));
-        }
-        let next = self.node(node.sibling())?;
+    fn sibling<'t>(&'t self, node: Node<'t, P>, at: u64) -> Result<Node<'t, P>, Unsound> {
+        let next = self.node(at)?;
         match next.level() == node.level() {
-            true => Ok((fence, Some(next))),
-            false => Err(Unsound::Level { at: next.at }),
+            true => Ok(next),
+            false => Err(Unsound::Level { at }),
         }
     }
 
@@ -175,13 +170,13 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         loop {
             let seen = node.look(self.heap.generation());
             let here = node.level();
-            let (fence, next) = self.right_of(node, key)?;
-            if let Some(next) = next {
+            let (fence, right) = node.right_of(key);
+            if let Some(at) = right {
                 if node.is_same(seen) {
                     if seen.mode.is_none() && fence != GONE {
-                        moved(here, fence, next.at);
+                        moved(here, fence, at);
                     }
-                    return Ok(Heading::Right(next));
+                    return self.sibling(node, at).map(Heading::Right);
                 }
                 continue;
             }
@@ -201,16 +196,16 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut steps = self.steps();
         loop {
             let seen = node.look(self.heap.generation());
-            let (_, next) = self.right_of(node, key)?;
-            let value = match next {
+            let (_, right) = node.right_of(key);
+            let value = match right {
                 Some(_) => None,
                 None => node.find(key, seen.mode),
             };
             if !node.is_same(seen) {
                 continue;
             }
-            match next {
-                Some(next) => node = steps.to(next)?,
+            match right {
+                Some(at) => node = steps.to(self.sibling(node, at)?)?,
                 None => {
                     node.make_durable(seen);
                     return Ok(value);
@@ -269,7 +264,8 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut steps = self.steps();
         let mut locked = node.lock(generation, mode);
         loop {
-            if let (_, Some(next)) = self.right_of(*locked, key)? {
+            if let (_, Some(at)) = locked.right_of(key) {
+                let next = self.sibling(*locked, at)?;
                 drop(locked);
                 locked = steps.to(next)?.lock(generation, mode);
                 continue;
@@ -552,9 +548,6 @@ enum Heading<'t, P> {
     /// To the child at this address.
     Below(u64),
 }
-
-/// The fence of a node, and where to go for a key that is not below it.
-type Right<'t, P> = (u64, Option<Node<'t, P>>);
 
 /// The slot where a full node is split. In the middle; where keys come in ascending order at the
 /// end, so that nodes are left full.

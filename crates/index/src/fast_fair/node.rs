@@ -114,6 +114,19 @@ impl<'p, P: Pmem> Node<'p, P> {
         self.words[FENCE].load(Acquire)
     }
 
+    /// The fence, and the address to go on at where `key` is at or above it: the right sibling's,
+    /// or, of a node that is gone, that of the node that has its range.
+    ///
+    /// Nobody goes there before the node was seen to be the same. Beside a writer who takes the
+    /// last node of a level out, the fence may be the old one, and the address already none.
+    #[inline]
+    pub(super) fn right_of(&self, key: u64) -> (u64, Option<u64>) {
+        // The sibling is stored before the fence, so that a fence that sends to the right finds it.
+        let fence = self.fence_key();
+        let is_here = key < fence || fence == END;
+        (fence, (!is_here).then(|| self.sibling()))
+    }
+
     /// Whether it was taken out of its level.
     pub(super) fn is_gone(&self) -> bool {
         self.fence_key() == GONE

@@ -86,10 +86,10 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut steps = self.steps();
         loop {
             let seen = node.look(self.heap.generation());
-            let (fence, next) = self.right_of(node, key)?;
-            if let Some(next) = next {
+            let (fence, right) = node.right_of(key);
+            if let Some(at) = right {
                 if node.is_same(seen) {
-                    (*low, node) = ((*low).max(fence), steps.to(next)?);
+                    (*low, node) = ((*low).max(fence), steps.to(self.sibling(node, at)?)?);
                 }
                 continue;
             }
@@ -110,13 +110,13 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
         let mut node = self.descend(key, 0)?;
         let found = loop {
             let seen = node.look(self.heap.generation());
-            let (_, next) = self.right_of(node, key)?;
+            let (_, right) = node.right_of(key);
             let found = node.floor(key, seen.mode);
             if !node.is_same(seen) {
                 continue;
             }
-            match next {
-                Some(next) => node = steps.to(next)?,
+            match right {
+                Some(at) => node = steps.to(self.sibling(node, at)?)?,
                 None => {
                     node.make_durable(seen);
                     break found;

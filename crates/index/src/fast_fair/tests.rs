@@ -86,6 +86,11 @@ fn whole_nodes_come_and_go_beside_readers_who_miss_nothing() {
 }
 
 #[test]
+fn the_last_node_comes_and_goes_beside_readers_who_are_told_of_no_damage() {
+    contract::churn::serves_while_the_last_node_comes_and_goes::<Small>();
+}
+
+#[test]
 fn a_node_that_is_linked_already_is_not_named_twice() {
     let worker = WorkerId(0);
     let tree: Small = contract::empty(1 << 20, 1);

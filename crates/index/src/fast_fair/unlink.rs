@@ -137,7 +137,7 @@ impl<P: Pmem, const SLOTS: usize> FastFair<P, SLOTS> {
     }
 
     /// The right sibling of a node that is locked and has one. Only a damaged one is refused.
-    fn neighbour<'t>(&'t self, left: Node<'t, P>) -> Result<Node<'t, P>, Unsound> {
+    pub(super) fn neighbour<'t>(&'t self, left: Node<'t, P>) -> Result<Node<'t, P>, Unsound> {
         let (at, low) = (left.sibling(), left.fence_key());
         let node = self.node(at)?;
         self.heap.check(at, Self::CLASS)?;

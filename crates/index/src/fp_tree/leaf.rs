@@ -27,6 +27,7 @@
 
 use super::SLOTS_MAX;
 use crate::bytes::{ones, same_bytes};
+use crate::ordered::END;
 use crate::sync::Wait;
 use nyx_media::pmem::{Pmem, Word};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -93,6 +94,18 @@ impl<'p, P: Pmem> Leaf<'p, P> {
     #[inline]
     pub(super) fn next(&self) -> u64 {
         self.words[NEXT].load(Acquire)
+    }
+
+    /// The address to go on at where `key` is at or above the fence: the next leaf's, or, of one
+    /// that is gone, that of the leaf that has its range.
+    ///
+    /// Nobody goes there before the leaf was seen to be the same. Beside a writer who takes the
+    /// last leaf out, the fence may be the old one, and the address already none.
+    #[inline]
+    pub(super) fn right_of(&self, key: u64) -> Option<u64> {
+        let fence = self.fence_key();
+        let is_here = key < fence || fence == END;
+        (!is_here).then(|| self.next())
     }
 
     #[inline]

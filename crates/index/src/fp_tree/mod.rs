@@ -146,17 +146,6 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         self.leaf(self.way(key)?)
     }
 
-    /// The leaf to the right where `key` is at or above the fence: of one that is gone, the leaf
-    /// that has its range.
-    #[inline]
-    fn right_of<'t>(&'t self, leaf: Leaf<'t, P>, key: u64) -> Result<Option<Leaf<'t, P>>, Unsound> {
-        let fence = leaf.fence_key();
-        if key < fence || fence == END {
-            return Ok(None);
-        }
-        self.leaf(leaf.next()).map(Some)
-    }
-
     /// What `read` finds in the leaf that `key` belongs to, while nobody changes it.
     #[inline]
     fn read<T>(&self, key: u64, read: impl FnMut(Leaf<'_, P>) -> T) -> Result<T, Unsound> {
@@ -173,7 +162,7 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
         let mut steps = self.steps();
         loop {
             let seen = leaf.look();
-            let next = self.right_of(leaf, key)?;
+            let next = leaf.right_of(key);
             let found = match next {
                 Some(_) => None,
                 None => Some(read(leaf)),
@@ -183,7 +172,7 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
             }
             match (found, next) {
                 (Some(found), _) => return Ok(found),
-                (None, Some(next)) => leaf = steps.to(next)?,
+                (None, Some(at)) => leaf = steps.to(self.leaf(at)?)?,
                 (None, None) => {}
             }
         }
@@ -193,7 +182,8 @@ impl<P: Pmem, const SLOTS: usize> FpTree<P, SLOTS> {
     fn lock(&self, key: u64) -> Result<Locked<'_, P>, Unsound> {
         let mut steps = self.steps();
         let mut locked = self.descend(key)?.lock();
-        while let Some(next) = self.right_of(*locked, key)? {
+        while let Some(at) = locked.right_of(key) {
+            let next = self.leaf(at)?;
             drop(locked);
             locked = steps.to(next)?.lock();
         }

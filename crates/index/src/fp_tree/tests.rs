@@ -59,3 +59,8 @@ fn its_memory_is_in_proportion_to_the_keys_of_one_time() {
 fn whole_nodes_come_and_go_beside_readers_who_miss_nothing() {
     contract::churn::serves_while_keys_come_and_go::<Small>();
 }
+
+#[test]
+fn the_last_node_comes_and_goes_beside_readers_who_are_told_of_no_damage() {
+    contract::churn::serves_while_the_last_node_comes_and_goes::<Small>();
+}
