@@ -98,10 +98,9 @@ unsafe fn over(
 ///
 /// It is the caller's, who gives up what is at `to`.
 unsafe fn put(arena: &Arena, made: *mut c_void, len: usize, to: Range<usize>) -> *mut c_void {
-    arena.lose(to.clone());
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: from where it was made to where the caller wants it.
-    unsafe {
+    arena.lose(to.clone(), || unsafe {
         let moved = libc::syscall(libc::SYS_mremap, made, len, len, how, to.start) as *mut c_void;
         if moved == MAP_FAILED {
             let errno = *libc::__errno_location();
@@ -110,7 +109,7 @@ unsafe fn put(arena: &Arena, made: *mut c_void, len: usize, to: Range<usize>) ->
             failed(errno);
         }
         moved
-    }
+    })
 }
 
 /// # Safety

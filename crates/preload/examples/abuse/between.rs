@@ -8,6 +8,7 @@ use crate::memory::{Block, KIB, MIB, PAGE, press, word};
 use crate::protect::handle;
 use crate::sys::{self, End, PRIVATE, RW};
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -18,10 +19,12 @@ pub(crate) const CASES: &[Case] = &[
     ("fork-cancelled", fork_cancelled),
     ("fork-moment", fork_moment),
     ("calls-closed", calls_closed),
-    ("calls-direct", calls_direct),
+    ("calls-direct-left", calls_direct),
     ("fixed-refused", fixed_refused),
     ("remap-none", remap_none),
     ("locked-much", locked_much),
+    ("locked-direct", locked_direct),
+    ("fork-direct", fork_direct),
     ("protect-fork", protect_fork),
 ];
 
@@ -254,4 +257,61 @@ fn locked_much() {
     press();
     other.check(0..other.len, 9);
     block.check(0..block.len, 8);
+}
+
+/// As much is locked as may be, and then a device reads.
+fn locked_direct() {
+    let Some(file) = direct_file(512 * KIB, 3) else {
+        return;
+    };
+    let (block, into) = (Block::filled(6 * MIB, 8), Block::map(512 * KIB));
+    let places = (0..block.len).step_by(PAGE);
+    let locked = places.take_while(|place| sys::mlock(block.at + place, PAGE).is_ok());
+    // As many as the system lets us: some machines none.
+    eprintln!("{} pages locked", locked.count());
+    for place in (0..into.len).step_by(128 * KIB) {
+        let said = sys::pread(file.as_raw_fd(), into.at + place, 128 * KIB, place);
+        assert_eq!(said, Ok(128 * KIB));
+    }
+    into.check(0..into.len, 3);
+    sys::munlock(block.at, block.len).expect("unlocked");
+    block.check(0..block.len, 8);
+}
+
+/// Forks in a signal's handler: which process this was, and children that are not waited for yet.
+extern "C" fn forks(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    if IS_READING.load(Relaxed) && RUNG.load(Relaxed) < 20 {
+        RUNG.fetch_add(1, Relaxed);
+        // SAFETY: parent and child go on where the signal came.
+        if unsafe { libc::fork() } == 0 {
+            IS_CHILD.store(true, Relaxed);
+        }
+    }
+}
+
+static IS_READING: AtomicBool = AtomicBool::new(false);
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Children begin in the middle of a device's reads, and go on there.
+fn fork_direct() {
+    let Some(file) = direct_file(MIB, 4) else {
+        return;
+    };
+    let into = Block::map(MIB);
+    RUNG.store(0, Relaxed);
+    handle(libc::SIGALRM, forks, libc::SA_RESTART);
+    set_timer(700);
+    while RUNG.load(Relaxed) < 20 {
+        IS_READING.store(true, Relaxed);
+        let said = sys::pread(file.as_raw_fd(), into.at, MIB, 0);
+        IS_READING.store(false, Relaxed);
+        if IS_CHILD.load(Relaxed) {
+            // What a device reads into a parent is not a child's: how much of it came is open.
+            sys::quit(i32::from(said.is_err()));
+        }
+        assert_eq!(said, Ok(MIB));
+        into.check(0..MIB, 4);
+    }
+    set_timer(0);
+    (0..20).for_each(|_| sys::passed(-1));
 }

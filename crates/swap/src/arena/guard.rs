@@ -19,9 +19,14 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// Why no arena can begin; none where it can. This thread still has the program's descriptors.
-pub(super) fn obstacle() -> Option<&'static str> {
-    let links = fs::read_dir("/proc/thread-self/fd").ok()?.flatten();
+/// The descriptors of this thread, those of the program as long as they are no others.
+pub(super) const OURS: &str = "/proc/thread-self/fd";
+/// Those of the process's first thread.
+pub(super) const PROGRAMS: &str = "/proc/self/fd";
+
+/// Why no arena can begin, by these descriptors; none where it can.
+pub(super) fn obstacle(descriptors: &str) -> Option<&'static str> {
+    let links = fs::read_dir(descriptors).ok()?.flatten();
     let is_ring = |path: std::path::PathBuf| path.to_string_lossy().contains("io_uring");
     if links
         .filter_map(|link| fs::read_link(link.path()).ok())

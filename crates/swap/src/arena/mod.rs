@@ -39,7 +39,7 @@ pub use undisturbed::Undisturbed;
 use crate::region::{PAGE_BYTES, RegionError};
 use extents::Extents;
 use libc::c_int;
-use rustix::thread::futex;
+use rustix::thread::futex::{self, Timespec};
 use service::Service;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
@@ -59,6 +59,12 @@ const KEPT_ONE_IN: u64 = 8;
 const PINNED_ONE_IN: u64 = 16;
 /// In so many pieces.
 const KEPT_PIECES: usize = 32;
+
+/// Who waits for others' pins looks whether this process has become a child that often.
+const LOOK_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -173,10 +179,10 @@ impl Arena {
     /// is no room, or this is a child.
     pub fn allocate(&self, len: usize, align_bytes: usize) -> Option<Piece> {
         let pages = pages(len)?;
+        let mut state = self.lock();
         if self.is_plain() {
             return None;
         }
-        let mut state = self.lock();
         if let Some(at) = state.reuse(pages, |page| self.is_aligned(page, align_bytes)) {
             let at = self.address(at);
             return Some(Piece { at, is_zero: false });
@@ -262,9 +268,9 @@ impl Arena {
         }
     }
 
-    /// Gives a range up that the program is about to map something over: it is none of the arena's
-    /// any more, and what was there is gone.
-    pub fn lose(&self, bytes: Range<usize>) {
+    /// Gives a range up over which `put` maps something of the program's: it is none of the arena's
+    /// any more, and what was there is gone. No fork comes between the two.
+    pub fn lose<T>(&self, bytes: Range<usize>, put: impl FnOnce() -> T) -> T {
         let (_, pages, _) = self.split(&bytes);
         let mut state = self.lock();
         if !self.is_plain() {
@@ -274,6 +280,7 @@ impl Arena {
             self.service.lose(self.offsets(&pages));
         }
         state.extents.lose(pages);
+        put()
     }
 
     /// Whose a range is.
@@ -320,12 +327,15 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// `EINVAL` where some of it is locked.
+    /// `EINVAL` where some of it is locked; `EAGAIN` where this has just become a child's.
     pub fn forget(&self, bytes: Range<usize>) -> Result<(), Errno> {
         let (_, pages, _) = self.split(&bytes);
         let state = self.lock();
         if state.locked.range(pages.clone()).next().is_some() {
             return Err(libc::EINVAL);
+        }
+        if self.is_plain() {
+            return Err(libc::EAGAIN);
         }
         // What is pinned keeps what it has: whoever pinned it uses it.
         self.service.forget(self.offsets(&pages));
@@ -335,7 +345,9 @@ impl Arena {
     /// A range will be touched.
     pub fn will_need(&self, bytes: Range<usize>) {
         let (_, pages, _) = self.split(&bytes);
-        self.service.will_need(self.offsets(&pages));
+        if let Some(_undisturbed) = self.undisturbed() {
+            self.service.will_need(self.offsets(&pages));
+        }
     }
 
     /// Protection of a range was changed, and is to be so in a child too.
@@ -352,12 +364,13 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` where it cannot be.
+    /// `ENOMEM` where it cannot be: half of what may be pinned is left to those who give it back.
     pub fn keep(&self, bytes: Range<usize>) -> Result<(), Errno> {
         let (_, pages, _) = self.split(&bytes);
         let mut state = self.lock();
         let new: Vec<u32> = pages.filter(|page| !state.locked.contains(page)).collect();
-        if !self.reserve(new.len(), false) {
+        let is_much = state.locked.len() + new.len() > self.pinnable_max as usize / 2;
+        if is_much || !self.reserve(new.len(), false) {
             return Err(libc::ENOMEM);
         }
         for (done, &page) in new.iter().enumerate() {
@@ -386,6 +399,9 @@ impl Arena {
         if !self.reserve(pages.len(), true) {
             return false;
         }
+        let Some(_undisturbed) = self.undisturbed() else {
+            return true;
+        };
         let is_pinned = self.service.pin(self.offsets(&pages));
         if !is_pinned {
             self.release(pages.len());
@@ -393,13 +409,10 @@ impl Arena {
         is_pinned
     }
 
-    /// Takes so many of the pages that may be pinned; false where they cannot be had.
+    /// Takes so many of the pages that may be pinned, no more than half; false where they cannot be
+    /// had. A child has no need of them, also one of a signal's handler while this waits.
     fn reserve(&self, pages: usize, waits: bool) -> bool {
-        let most = if waits {
-            self.pinnable_max / 2
-        } else {
-            self.pinnable_max
-        };
+        let most = self.pinnable_max / 2;
         let Some(pages) = u32::try_from(pages).ok().filter(|&pages| pages <= most) else {
             return false;
         };
@@ -408,9 +421,11 @@ impl Arena {
             match self.pinnable.fetch_update(Acquire, Relaxed, took) {
                 Ok(_) => return true,
                 Err(_) if !waits => return false,
+                Err(_) if self.is_plain() => return true,
                 Err(left) => {
-                    // Another value, a signal: it is looked at again.
-                    let _ = futex::wait(&self.pinnable, futex::Flags::PRIVATE, left, None);
+                    let time = Some(&LOOK_AGAIN);
+                    // Another value, a signal, or late: it is looked at again.
+                    let _ = futex::wait(&self.pinnable, futex::Flags::PRIVATE, left, time);
                 }
             }
         }
@@ -425,6 +440,10 @@ impl Arena {
 
     /// Takes a [`Arena::pin`] of the same range back.
     pub fn unpin(&self, bytes: Range<usize>) {
+        // In a child of a signal's handler nobody has it.
+        let Some(_undisturbed) = self.undisturbed() else {
+            return;
+        };
         let (_, pages, _) = self.split(&bytes);
         self.service.unpin(self.offsets(&pages));
         self.release(pages.len());
@@ -432,9 +451,15 @@ impl Arena {
 
     /// Writes down how it fares.
     pub fn tell(&self) {
-        if !self.is_plain() {
+        if let Some(_undisturbed) = self.undisturbed() {
             self.service.tell();
         }
+    }
+
+    /// No signal's handler has this be a child as long as that lives; none where it is one.
+    fn undisturbed(&self) -> Option<Undisturbed> {
+        let undisturbed = Undisturbed::new();
+        (!self.is_plain()).then_some(undisturbed)
     }
 
     fn lock(&self) -> Locked<'_> {
@@ -484,6 +509,9 @@ impl Arena {
     }
 
     fn unlock(&self, state: &mut State, range: &Range<u32>) {
+        if self.is_plain() {
+            return;
+        }
         let locked: Vec<u32> = state.locked.range(range.clone()).copied().collect();
         for page in locked {
             state.locked.remove(&page);

@@ -218,9 +218,11 @@ impl Served {
 }
 
 fn make(terms: &Terms) -> Result<Region, RegionError> {
-    if let Some(reason) = guard::obstacle() {
-        let reason = reason.to_owned();
-        return Err(RegionError::NotSafe { reason });
+    let not_safe = |reason: &str| RegionError::NotSafe {
+        reason: reason.to_owned(),
+    };
+    if let Some(reason) = guard::obstacle(guard::OURS) {
+        return Err(not_safe(reason));
     }
     own_descriptors().map_err(|error| RegionError::Os {
         what: "have descriptors of its own",
@@ -238,14 +240,15 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     let limit_bytes = terms.limit_bytes.clamp(least, len_bytes);
     let region = Region::new(len_bytes, limit_bytes, &device)?;
     // The region's own rings are there by now.
-    match guard::refuse() {
-        Ok(()) => Ok(region),
-        Err(error) => Err(RegionError::NotSafe {
-            reason: format!(
-                "the program cannot be kept from io_uring, by which devices write into memory: \
-                 {error}"
-            ),
-        }),
+    if let Err(error) = guard::refuse() {
+        return Err(not_safe(&format!(
+            "the program cannot be kept from io_uring, by which devices write into memory: {error}"
+        )));
+    }
+    // One that another thread has made meanwhile.
+    match guard::obstacle(guard::PROGRAMS) {
+        Some(reason) => Err(not_safe(reason)),
+        None => Ok(region),
     }
 }
 

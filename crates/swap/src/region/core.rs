@@ -128,13 +128,15 @@ impl DerefMut for Held<'_> {
 }
 
 impl<'a> Held<'a> {
-    /// Sleeps until something is answered.
+    /// Sleeps until something is answered, or somebody was to be told first, without the lock.
     fn wait(mut self) -> Held<'a> {
-        let due = std::mem::take(&mut self.due);
-        self.shared.wake(due);
-        let core = self.core.take().expect("held until it is dropped");
-        let core = self.shared.answered.wait(core);
         let shared = self.shared;
+        if !self.due.is_empty() {
+            drop(self);
+            return shared.lock();
+        }
+        let core = self.core.take().expect("held until it is dropped");
+        let core = shared.answered.wait(core);
         shared.held(core.expect("a holder that panics ends the process"))
     }
 }
@@ -160,6 +162,13 @@ struct Due {
     failed: Vec<(u32, Why)>,
     is_answer: bool,
     is_ring: bool,
+}
+
+impl Due {
+    fn is_empty(&self) -> bool {
+        let is_nobody = self.pages.is_empty() && self.failed.is_empty();
+        is_nobody && !self.is_answer && !self.is_ring
+    }
 }
 
 /// What the lock guards.
@@ -344,6 +353,10 @@ impl Shared {
         }
         let first = left.len();
         let freed = pager.reclaim(pages, left);
+        // Where something is that is not the region's it stays.
+        let is_not_there =
+            |act: &mut Act| matches!(*act, Act::Unmap { page } if !core.view.has(page));
+        left.extract_if(first.., is_not_there).for_each(drop);
         for act in &left[first..] {
             let page = page_of(act);
             self.flux.begin(page, matches!(act, Act::Free { .. }));
@@ -366,6 +379,10 @@ impl Shared {
             done("unmap pages", self.memory.unmap(&mut places[..count]));
             self.free(acts);
         }
+        // What is written may be touched again from here on: it is dirty then, and written again.
+        for act in left {
+            self.flux.end(page_of(act), matches!(act, Act::Free { .. }));
+        }
         let mut zeros = Vec::new();
         desk.push(left.iter().filter_map(|act| match *act {
             Act::Write { page, .. } if self.memory.is_zero(page) => {
@@ -375,9 +392,6 @@ impl Shared {
             Act::Write { page, slot } => Some(Move::one(page, slot, Kind::Write)),
             _ => None,
         }));
-        for act in left {
-            self.flux.end(page_of(act), matches!(act, Act::Free { .. }));
-        }
         if !zeros.is_empty() {
             let mut core = self.lock_politely();
             core.zeros.append(&mut zeros);
@@ -605,21 +619,17 @@ impl Shared {
                 core.fixing.remove(&page);
             }
             if result.is_err() {
-                core.pager.unpin(page);
+                core.unpin(page);
             }
         }
+        self.settle(&mut core, None);
         result
     }
 
     /// Takes back what [`Self::fix`] did.
     pub(super) fn unfix(&self, first: u32, pages: u32) {
         let mut core = self.lock();
-        for page in first..first + pages {
-            core.pager.unpin(page);
-            if core.lost.has(page) {
-                core.strays.push(page);
-            }
-        }
+        (first..first + pages).for_each(|page| core.unpin(page));
         self.settle(&mut core, None);
     }
 
@@ -677,6 +687,13 @@ impl Core {
     pub(super) fn may_sleep(&mut self, low_pages: u32) -> bool {
         self.is_rung = self.is_wanted(low_pages);
         !self.is_rung
+    }
+
+    fn unpin(&mut self, page: u32) {
+        self.pager.unpin(page);
+        if self.lost.has(page) {
+            self.strays.push(page);
+        }
     }
 
     fn is_wanted(&self, low_pages: u32) -> bool {

@@ -150,7 +150,12 @@ impl Memory {
         if change(self.at(pages.start), pages.len() * PAGE_BYTES).is_ok() {
             return Ok(());
         }
-        pages.try_for_each(|page| change(self.at(page), PAGE_BYTES))
+        // What it has unmapped past us nobody can touch.
+        let is_gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENOENT);
+        pages.try_for_each(|page| match change(self.at(page), PAGE_BYTES) {
+            Err(error) if is_gone(&error) => Ok(()),
+            other => other,
+        })
     }
 
     /// The file, for a child of `fork`.
@@ -258,7 +263,11 @@ fn unmap_one(range: &libc::iovec) -> io::Result<()> {
     // SAFETY: the pages lie in the view or the alias, which map a shared file: this drops their
     // entries and no bytes. Who touches them faults, or gets them again.
     let advised = unsafe { madvise(range.iov_base, range.iov_len, Advice::LinuxDontNeed) };
-    Ok(advised?)
+    match advised {
+        // Some of it the program has unmapped past us; the rest is done.
+        Err(Errno::NOMEM) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 #[cfg(test)]

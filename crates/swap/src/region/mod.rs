@@ -512,3 +512,53 @@ const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Region>();
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyx_media::queue::{BlockOp, Refusals};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    #[test]
+    fn a_page_that_is_the_programs_stays_its_own_where_its_neighbour_cannot_be_fixed() {
+        const BYTES: u64 = PAGE_BYTES as u64;
+        let refuse = Arc::new(AtomicBool::new(false));
+        let asked = refuse.clone();
+        let rule = move |op, _| (op == BlockOp::Read && asked.load(SeqCst)).then_some(libc::EIO);
+        let device = Device::temporary(&std::env::temp_dir(), 64 * BYTES).expect("a file");
+        let mut shape = Shape::new(64 * BYTES, 16 * BYTES);
+        shape.prefetch = Prefetch::Off;
+        let region = match Region::with(shape, &device.refusing(Refusals::new(rule))) {
+            Err(reason @ RegionError::NoUserfaultfd { .. }) => {
+                return eprintln!("skipped a_page_that_is_the_programs: {reason}");
+            }
+            region => region.expect("made"),
+        };
+        let fill = |round: u8| {
+            for page in 1..64usize {
+                let bytes = [page as u8 + round; PAGE_BYTES];
+                region.write_at(page * PAGE_BYTES, &bytes).expect("room");
+            }
+        };
+        // The second page leaves memory.
+        (0..2).for_each(fill);
+        region.lose(0..PAGE_BYTES).expect("within the region");
+        let at = region.as_ptr();
+        // SAFETY: the page is the program's from here on, and goes with the region.
+        unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            let own = libc::mmap(at.cast(), PAGE_BYTES, access, how, -1, 0);
+            assert_eq!(own, at.cast());
+            at.write_bytes(0x55, PAGE_BYTES);
+        }
+        refuse.store(true, SeqCst);
+        assert!(region.fix(0..2 * PAGE_BYTES).is_err());
+        refuse.store(false, SeqCst);
+        for round in 2..12 {
+            fill(round);
+            // SAFETY: as above.
+            assert_eq!(unsafe { at.read_volatile() }, 0x55, "round {round}");
+        }
+    }
+}
