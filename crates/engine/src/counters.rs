@@ -40,6 +40,8 @@ counters! {
     cmd_meta,
     /// Scans.
     cmd_scan,
+    /// Leases of device time for accesses that are made elsewhere.
+    cmd_lease,
     /// Items that scans answered.
     scan_items,
     /// Keys asked for and found.

@@ -407,6 +407,9 @@ impl Engine {
                 _ => self.get_many(worker, session, get, now, out),
             };
         }
+        if let Command::Lease(lease) = &request.command {
+            return self.lease(worker, session, lease, now, out);
+        }
         match request.tenant {
             Some(tenant) => self.execute_keyed(worker, tenant, request, now, out),
             None => self.execute_unkeyed(session, request, out),

@@ -23,6 +23,7 @@ mod deep_stats;
 mod durable;
 mod engine;
 mod ground;
+mod lease;
 mod meta;
 mod retrieve;
 mod scan;

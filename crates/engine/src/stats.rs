@@ -242,6 +242,7 @@ impl Engine {
         stat("get_hits", &counts.get_hits);
         stat("get_misses", &counts.get_misses);
         stat("cmd_set", &counts.cmd_set);
+        stat("cmd_lease", &counts.cmd_lease);
         stat("rejected", &counts.rejected);
         stat("holds", &usage.holds);
         stat("device_reads", &usage.reads);

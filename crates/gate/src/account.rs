@@ -2,6 +2,7 @@
 //! controller adds up when it looks (NyxCache section 3.3: per thread, "only lazily combined").
 
 use nyx_base::{Counter, DevicePs};
+use nyx_media::Op;
 use std::ops::{Add, Sub};
 
 /// The counters of one (tenant, worker, device). *Thread safety*: one writer, many readers.
@@ -36,6 +37,23 @@ pub struct Usage {
 }
 
 impl Account {
+    /// Adds accesses that took so much device time.
+    #[inline]
+    pub(crate) fn add(&self, op: Op, price_ps: u64, accesses: u64, bytes: u64) {
+        match op {
+            Op::Read => {
+                self.read_ps.add(price_ps);
+                self.reads.add(accesses);
+                self.read_bytes.add(bytes);
+            }
+            Op::Write => {
+                self.write_ps.add(price_ps);
+                self.writes.add(accesses);
+                self.written_bytes.add(bytes);
+            }
+        }
+    }
+
     /// The counters as they stand, each possibly a little older than the next.
     pub fn usage(&self) -> Usage {
         Usage {

@@ -14,7 +14,7 @@
 use crate::account::Account;
 use crate::budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Reserved};
 use crate::cost::CostTable;
-use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
+use nyx_base::{CachePadded, Clock, DevicePs, Instant, Nanos, TenantId, WorkerId};
 use nyx_media::{Front, Media, Op, Via};
 use std::sync::Arc;
 
@@ -22,6 +22,10 @@ use std::sync::Arc;
 pub const SPIN_MAX: Nanos = Nanos(2_000);
 /// Delays are paid in pieces of at least this: a spin of 10 ns takes 23 ns, one of 200 is exact.
 const SPIN_MIN: Nanos = Nanos(200);
+
+/// What somebody reserves at once who makes accesses elsewhere. Others of his tenant, or of its
+/// group, wait as long for him; he asks for each.
+pub const TURN: DevicePs = DevicePs(200_000_000);
 
 /// What a worker leases where nothing is limited, so that it looks again soon: 20 us of the device.
 const FREE_LEASE_PS: i64 = 20_000_000;
@@ -48,6 +52,20 @@ pub enum Gate {
     },
 }
 
+/// What somebody gets who makes accesses elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// So much device time.
+    Granted(DevicePs),
+    /// Nothing is limited.
+    Free,
+    /// Nothing now: come again at `until`, as with [`Gate::Closed`].
+    Closed {
+        /// When to ask again.
+        until: Instant,
+    },
+}
+
 impl Gate {
     /// Whether to go ahead.
     #[inline]
@@ -67,6 +85,15 @@ pub struct Toll {
     reserved: Option<Reserved>,
     /// Delay owed and not yet paid.
     debt: Nanos,
+    draws: Draws,
+}
+
+/// Of a toll, what is for accesses that are made elsewhere.
+#[derive(Default)]
+struct Draws {
+    /// Leased and not yet given.
+    left_ps: u64,
+    reserved: Option<Reserved>,
 }
 
 /// What one worker holds for one tenant.
@@ -190,6 +217,7 @@ impl Toll {
             lease_ps: 0,
             reserved: None,
             debt: Nanos::ZERO,
+            draws: Draws::default(),
         }
     }
 
@@ -267,6 +295,70 @@ impl Toll {
         Gate::Closed { until }
     }
 
+    /// Device time for somebody who makes accesses of the tenant's elsewhere: `want` of it, or
+    /// less. Where there is next to none some is reserved, as [`Toll::gate`] does, up to
+    /// [`TURN`]: he comes seldom, and those who ask for each access take turns with him. What he
+    /// does with it comes back by [`Toll::note`].
+    pub fn draw(&mut self, now: Instant, want: DevicePs) -> Draw {
+        if cfg!(feature = "unmetered") {
+            return Draw::Free;
+        }
+        let Toll {
+            account,
+            budget,
+            draws,
+            ..
+        } = self;
+        let held = |until| {
+            account.holds.add(1);
+            Draw::Closed { until }
+        };
+        if budget.delay_units() == DELAY_INFINITE && budget.is_paused(now) {
+            return held(Instant::NEVER);
+        }
+        if !budget.is_limited() {
+            *draws = Draws::default();
+            return Draw::Free;
+        }
+        if let Some(reserved) = &draws.reserved {
+            match budget.redeem(now, reserved) {
+                Err(until) => return held(until),
+                Ok(ps) => draws.left_ps += ps,
+            }
+            draws.reserved = None;
+        }
+        draws.left_ps += budget.lease(now, want.0.saturating_sub(draws.left_ps));
+        let turn = want.0.min(TURN.0);
+        if draws.left_ps >= turn.div_ceil(2) {
+            let granted = draws.left_ps.min(want.0);
+            draws.left_ps -= granted;
+            return Draw::Granted(DevicePs(granted));
+        }
+        let reserved = budget.reserve(now, turn - draws.left_ps);
+        let until = reserved.from;
+        draws.reserved = Some(reserved);
+        held(until)
+    }
+
+    /// What an access of so many bytes takes of what was drawn.
+    pub fn price(&self, cost: &CostTable, op: Op, len: usize) -> DevicePs {
+        match self.budget.byte_price_ps() {
+            0 => cost.price(op, len),
+            per_byte => DevicePs(per_byte * len as u64),
+        }
+    }
+
+    /// Charges accesses that somebody made with what he had drawn: so many, of so many bytes
+    /// together. The budget has given for them already.
+    pub fn note(&mut self, cost: &CostTable, op: Op, accesses: u64, bytes: u64) {
+        if cfg!(feature = "unmetered") || accesses == 0 {
+            return;
+        }
+        let len = usize::try_from(bytes / accesses).unwrap_or(usize::MAX);
+        let price_ps = cost.price(op, len).0.saturating_mul(accesses);
+        self.account.add(op, price_ps, accesses, bytes);
+    }
+
     /// Charges one access. Whoever makes accesses calls it for each.
     #[inline]
     pub fn charge(&mut self, cost: &CostTable, op: Op, len: usize) {
@@ -274,19 +366,7 @@ impl Toll {
             return;
         }
         let price = cost.price(op, len);
-        let account = &self.account;
-        match op {
-            Op::Read => {
-                account.read_ps.add(price.0);
-                account.reads.add(1);
-                account.read_bytes.add(len as u64);
-            }
-            Op::Write => {
-                account.write_ps.add(price.0);
-                account.writes.add(1);
-                account.written_bytes.add(len as u64);
-            }
-        }
+        self.account.add(op, price.0, 1, len as u64);
         let budget = &self.budget;
         if budget.is_limited() {
             let spent = match budget.byte_price_ps() {
@@ -313,6 +393,22 @@ impl<'w> Lane<'w> {
     #[inline]
     pub fn gate(&mut self, now: Instant) -> Gate {
         self.state.toll.gate(self.pace, now)
+    }
+
+    /// For somebody who makes accesses elsewhere: see [`Toll::draw`].
+    pub fn draw(&mut self, now: Instant, want: DevicePs) -> Draw {
+        self.state.toll.draw(now, want)
+    }
+
+    /// What an access takes of what was drawn: see [`Toll::price`].
+    pub fn price(&self, op: Op, len: usize) -> DevicePs {
+        self.state.toll.price(&self.state.device.cost, op, len)
+    }
+
+    /// Charges what was made with it: see [`Toll::note`].
+    pub fn note(&mut self, op: Op, accesses: u64, bytes: u64) {
+        let LaneState { device, toll } = &mut *self.state;
+        toll.note(&device.cost, op, accesses, bytes);
     }
 
     #[inline]
@@ -442,6 +538,86 @@ mod tests {
         );
         let used = (often + seldom) as f64 * 1e-6;
         assert!((used - 0.1).abs() < 0.002, "{used} of the device");
+    }
+
+    /// Draws so much whenever it may, as who makes accesses elsewhere: what it was granted, until
+    /// a second is over.
+    fn drawn(tolls: &mut Tolls, want: DevicePs) -> u64 {
+        let (mut now, mut sum) = (Instant(MS), 0);
+        while now < Instant(1_000 * MS) {
+            match tolls.lane(TENANT).draw(now, want) {
+                Draw::Granted(granted) => {
+                    assert!(granted <= want && granted.0 >= TURN.0 / 2);
+                    sum += granted.0;
+                }
+                Draw::Closed { until } => {
+                    assert!(until > now, "it would ask for ever");
+                    now = until;
+                }
+                Draw::Free => panic!("there is a limit"),
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn who_draws_gets_the_limit_and_asks_seldom() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        let mut tolls = tolls(0, &device, &budget);
+        let want = DevicePs(1_000_000_000);
+        let share = drawn(&mut tolls, want) as f64 * 1e-12;
+        assert!((0.098..0.102).contains(&share), "{share} of the device");
+        let asked = tolls.lane(TENANT).state.toll.account.usage().holds;
+        assert!((450..=550).contains(&asked), "{asked} holds for 100 ms");
+    }
+
+    #[test]
+    fn who_draws_and_who_reads_share_the_limit() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        let mut tolls = tolls(0, &device, &budget);
+        let want = DevicePs(100_000_000);
+        let (mut reads, mut wakes, mut drawn_ps) = (0, [Instant(MS); 2], 0);
+        for now in (MS..1_000 * MS).step_by(1_000).map(Instant) {
+            if wakes[0] <= now {
+                wakes[0] = read_all(&mut tolls, now, u64::MAX, &mut reads);
+            }
+            if wakes[1] <= now {
+                match tolls.lane(TENANT).draw(now, want) {
+                    Draw::Granted(granted) => drawn_ps += granted.0,
+                    Draw::Closed { until } => wakes[1] = until,
+                    Draw::Free => panic!("there is a limit"),
+                }
+            }
+        }
+        let used = reads as f64 * 1e-6 + drawn_ps as f64 * 1e-12;
+        assert!((used - 0.1).abs() < 0.003, "{used} of the device");
+        // Turns are equal in number, not in device time.
+        assert!(reads > 900 && drawn_ps > 90_000_000_000, "{reads} reads");
+    }
+
+    #[test]
+    fn what_was_made_elsewhere_is_charged_and_not_paid_twice() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        let mut tolls = tolls(0, &device, &budget);
+        let want = DevicePs(1_000);
+        assert_eq!(tolls.lane(TENANT).draw(Instant(0), want), Draw::Free);
+        budget.set_limit(Instant(0), Limit::sustained(Rate::of_share(0.1)));
+        let mut lane = tolls.lane(TENANT);
+        assert_eq!(lane.price(Op::Read, 4096), DevicePs(1_000_000));
+        lane.note(Op::Read, 3, 3 * 8192);
+        lane.note(Op::Write, 1, 4096);
+        lane.note(Op::Write, 0, 4096);
+        let usage = lane.state.toll.account.usage();
+        let used = [usage.read_used.0, usage.write_used.0];
+        assert_eq!(used, [6_000_000, 1_000_000], "two chunks each, and one");
+        assert_eq!((usage.reads, usage.read_bytes), (3, 24_576));
+        assert_eq!((usage.writes, usage.written_bytes), (1, 4_096));
+        // It owes nothing: the budget had given it before.
+        assert_eq!(lane.state.toll.lease_ps, 0);
+        budget.set_byte_price(DevicePs(7));
+        assert_eq!(tolls.lane(TENANT).price(Op::Read, 4096), DevicePs(28_672));
     }
 
     #[test]

@@ -19,4 +19,5 @@ mod sync;
 pub use account::{Account, Usage};
 pub use budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Limit, Rate};
 pub use cost::CostTable;
-pub use lane::{Device, Gate, Lane, Pace, SPIN_MAX, Toll, Tolls};
+pub use lane::{Device, Draw, Gate, Lane, Pace, SPIN_MAX, TURN, Toll, Tolls};
+pub use nyx_media::Op;

@@ -43,6 +43,8 @@ pub enum Command<'a> {
     },
     /// `scan`.
     Scan(Scan<'a>),
+    /// `lease`.
+    Lease(Lease<'a>),
     /// `mg`.
     MetaGet(MetaGet<'a>),
     /// `ms`.
@@ -253,6 +255,38 @@ impl<'a> Scan<'a> {
         let prefix = Some(self.prefix).filter(|prefix| !prefix.is_empty());
         prefix.or(self.begin).or(self.end)
     }
+}
+
+/// `lease`: device time for accesses that somebody else makes as a tenant, an extension of Nyx
+/// (`docs/protocol.md`, "Leases").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<'a> {
+    /// The tenant's name.
+    pub tenant: &'a [u8],
+    /// Device time that is asked for, in picoseconds.
+    pub want_ps: u64,
+    /// Reads that were made since the last request.
+    pub reads: u64,
+    /// What they read, together.
+    pub read_bytes: u64,
+    /// Writes that were made since the last request.
+    pub writes: u64,
+    /// What they wrote, together.
+    pub written_bytes: u64,
+}
+
+/// The answer to a [`Lease`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// Device time that may be used from now on, in picoseconds; none where nothing is limited.
+    pub granted_ps: Option<u64>,
+    /// When to ask again at the latest, or for the first time where nothing was granted; in
+    /// microseconds.
+    pub again_us: u64,
+    /// What a read of 4 KiB takes of that, and each further 4 KiB of the same read.
+    pub read_ps: [u64; 2],
+    /// The same of a write.
+    pub write_ps: [u64; 2],
 }
 
 /// Which store.

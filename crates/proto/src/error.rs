@@ -51,6 +51,9 @@ errors! {
     /// `scan` with something that is no option of it, or without what an option needs.
     ScanUsage => "CLIENT_ERROR bad command line format.  Usage: scan <prefix>|* [from|after <key>] \
                   [to|before <key>] [down] [limit <n>] [keys] [cas] [base64]",
+    /// `lease` without all of its numbers, or with more.
+    LeaseUsage => "CLIENT_ERROR bad command line format.  Usage: lease <tenant> <want ps> <reads> \
+                   <read bytes> <writes> <written bytes>",
     /// `shutdown` with something other than `graceful`.
     ShutdownMode => "CLIENT_ERROR invalid shutdown mode",
     /// `cache_memlimit` below 8 MiB.

@@ -205,7 +205,7 @@ const INGREDIENTS: &[&[u8]] = &[
     b"version\r\n", b"quit\r\n", b"stats ", b"shutdown ", b"cache_memlimit ", b"watch ",
     b"slabs reassign 1 2\r\n", b"lru_crawler metadump all\r\n", b"GET / HTTP/1.1\r\n", b"mg ",
     b"scan ", b"from ", b"after ", b"to ", b"before ", b"down ", b"limit ", b"keys ", b"cas ",
-    b"base64 ", b"* ", b"KEY ", b"MORE ",
+    b"base64 ", b"* ", b"KEY ", b"MORE ", b"lease a 1 0 0 0 0\r\n", b"LEASE ", b"free ",
     b"ms ", b"md ", b"ma ", b"mn\r\n", b"me ", b"noreply\r\n", b"set k 0 0 3\r\nabc\r\n", b"a ",
     b"key ", b"Zm9v ", b"a_key_beyond_the_small_limit ", b"0 ", b"1 ", b"3 ", b"17 ", b"-1 ",
     b"2592001 ",

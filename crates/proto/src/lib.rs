@@ -27,7 +27,7 @@ pub mod reply;
 pub mod request;
 pub mod response;
 
-pub use command::{ArithOp, Command, Get, Keys, Scan, Store, StoreVerb, TooLarge};
+pub use command::{ArithOp, Command, Get, Keys, Lease, Leased, Scan, Store, StoreVerb, TooLarge};
 pub use error::{ErrorKind, ProtoError};
 pub use exptime::{Expiry, Exptime};
 pub use meta::{FlagSet, KeyBuf, MetaArith, MetaDebug, MetaDelete, MetaGet, MetaHead, MetaSet};

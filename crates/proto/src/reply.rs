@@ -5,7 +5,7 @@
 
 use crate::base64;
 use crate::parse::words::take_word;
-use crate::{FlagSet, MetaHead, Out, ProtoError};
+use crate::{FlagSet, Leased, MetaHead, Out, ProtoError};
 
 macro_rules! lines {
     ($($(#[$doc:meta])* $name:ident $line:literal;)*) => {
@@ -123,6 +123,23 @@ fn item_figures(out: &mut Out, flags: u32, len: usize, cas: Option<u64>) {
     if let Some(cas) = cas {
         out.put_byte(b' ');
         out.put_number(cas);
+    }
+    crlf(out);
+}
+
+/// The answer to a lease: `LEASE <granted>|free <again> <read> <more> <write> <more>`.
+pub fn leased(out: &mut Out, leased: &Leased) {
+    out.put(b"LEASE ");
+    match leased.granted_ps {
+        Some(granted_ps) => out.put_number(granted_ps),
+        None => out.put(b"free"),
+    }
+    let [read_ps, further_read_ps] = leased.read_ps;
+    let [write_ps, further_write_ps] = leased.write_ps;
+    let prices = [read_ps, further_read_ps, write_ps, further_write_ps];
+    for number in std::iter::once(leased.again_us).chain(prices) {
+        out.put_byte(b' ');
+        out.put_number(number);
     }
     crlf(out);
 }

@@ -3,7 +3,7 @@
 //! What it never does: check. Keys and tokens go out as they are given, so that a test can send
 //! what no client should.
 
-use crate::{ArithOp, Command, Exptime, Get, MetaHead, MetaSet, Scan, Store, StoreVerb};
+use crate::{ArithOp, Command, Exptime, Get, Lease, MetaHead, MetaSet, Scan, Store, StoreVerb};
 
 /// `get <key>`.
 #[inline]
@@ -49,6 +49,18 @@ pub fn set(out: &mut Vec<u8>, key: &[u8], flags: u32, exptime: Exptime, data: &[
 #[inline]
 pub fn delete(out: &mut Vec<u8>, key: &[u8]) {
     line(out, &[b"delete", key]);
+}
+
+/// `lease <tenant> <want> <reads> <read bytes> <writes> <written bytes>`.
+pub fn lease(out: &mut Vec<u8>, lease: &Lease<'_>) {
+    out.extend_from_slice(b"lease");
+    word(out, lease.tenant);
+    number(out, lease.want_ps);
+    number(out, lease.reads);
+    number(out, lease.read_bytes);
+    number(out, lease.writes);
+    number(out, lease.written_bytes);
+    crlf(out);
 }
 
 /// `scan <prefix> from <key> limit <n>`.
@@ -140,6 +152,7 @@ pub fn encode(out: &mut Vec<u8>, command: &Command<'_>) {
             options(out, &[b"touch", key], Some(i128::from(exptime.0)), noreply);
         }
         Command::Scan(ref scan) => encode_scan(out, scan),
+        Command::Lease(ref asked) => lease(out, asked),
         Command::MetaGet(ref meta) => encode_meta(out, b"mg", &meta.head),
         Command::MetaDelete(ref meta) => encode_meta(out, b"md", &meta.head),
         Command::MetaArith(ref meta) => encode_meta(out, b"ma", &meta.head),

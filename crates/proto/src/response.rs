@@ -4,6 +4,7 @@
 //! once all of it is there; [`Skim`] gives its kind alone and lets the data pass by unbuffered.
 //! What neither does: remember which request an answer belongs to.
 
+use crate::Leased;
 use crate::parse::words::{number, number_u32, take_word};
 
 /// One answer, or one of several to a request.
@@ -41,6 +42,8 @@ pub enum Kind {
     },
     /// `MORE`: the end of a scan's answer, of which there may be more behind the key in `rest`.
     More,
+    /// `LEASE`: see [`leased`].
+    Lease,
     /// `VA`: a hit of `mg`, or the result of `ma`.
     MetaValue {
         /// The length of the value in bytes.
@@ -122,6 +125,21 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+/// What stands behind the word `LEASE`; none where that is no such answer.
+pub fn leased(mut rest: &[u8]) -> Option<Leased> {
+    let granted_ps = match take_word(&mut rest)? {
+        b"free" => None,
+        granted => Some(number(granted)?),
+    };
+    let mut next = || number(take_word(&mut rest)?);
+    Some(Leased {
+        granted_ps,
+        again_us: next()?,
+        read_ps: [next()?, next()?],
+        write_ps: [next()?, next()?],
+    })
 }
 
 /// What the front of an input of answers is.
@@ -307,6 +325,7 @@ fn other(word: &[u8], rest: &[u8]) -> Option<Kind> {
     Some(match word {
         b"END" => Kind::End,
         b"MORE" => Kind::More,
+        b"LEASE" => Kind::Lease,
         b"STORED" => Kind::Stored,
         b"HD" => Kind::MetaDone,
         b"EN" => Kind::MetaMiss,
@@ -378,6 +397,33 @@ mod tests {
             Kind::Stat,
         ];
         assert_eq!(kinds(out.pending()), want);
+    }
+
+    #[test]
+    fn leases_are_read_as_they_were_written() {
+        let limited = Leased {
+            granted_ps: Some(1_000_000),
+            again_us: 500,
+            read_ps: [1, 2],
+            write_ps: [3, u64::MAX],
+        };
+        let free = Leased {
+            granted_ps: None,
+            ..limited
+        };
+        for lease in [limited, free] {
+            let mut out = Out::new();
+            reply::leased(&mut out, &lease);
+            let Parse::Done { response, .. } = parse(out.pending()) else {
+                panic!("{}", out.pending().escape_ascii());
+            };
+            assert_eq!(
+                (response.kind, leased(response.rest)),
+                (Kind::Lease, Some(lease))
+            );
+        }
+        assert_eq!(leased(b"1 2 3 4 5"), None, "one is missing");
+        assert_eq!(leased(b"cheap 2 3 4 5 6"), None);
     }
 
     #[test]

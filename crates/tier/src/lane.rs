@@ -7,8 +7,8 @@
 use crate::device::Deep;
 use crate::hand::{Away, Done, Hand, Landing, Looked, PIECE_BYTES};
 use crate::pair::{Desk, Pair, Toil};
-use nyx_base::{CachePadded, Clock, Instant, Nanos, TenantId, WorkerId};
-use nyx_gate::{Account, Budget, Device, Gate, Toll};
+use nyx_base::{CachePadded, Clock, DevicePs, Instant, Nanos, TenantId, WorkerId};
+use nyx_gate::{Account, Budget, Device, Draw, Gate, Toll};
 use nyx_media::Op;
 use nyx_policy::nhc::{Kind, Side};
 use std::ops::{Deref, DerefMut};
@@ -214,6 +214,34 @@ impl Lane<'_> {
         match &mut self.deep {
             Some(deep) => deep.toll.gate(pace, now),
             None => Gate::Open,
+        }
+    }
+
+    /// For somebody who makes accesses elsewhere, of the deep device where there is one: see
+    /// [`Toll::draw`].
+    pub fn draw(&mut self, now: Instant, want: DevicePs) -> Draw {
+        match &mut self.deep {
+            Some(deep) => deep.toll.draw(now, want),
+            None => self.fast.draw(now, want),
+        }
+    }
+
+    /// What an access there takes of what was drawn: see [`Toll::price`].
+    pub fn price(&self, op: Op, len: usize) -> DevicePs {
+        match &self.deep {
+            Some(deep) => deep.toll.price(&deep.hand.deep().cost, op, len),
+            None => self.fast.price(op, len),
+        }
+    }
+
+    /// Charges what was made there with it: see [`Toll::note`].
+    pub fn note(&mut self, op: Op, accesses: u64, bytes: u64) {
+        match &mut self.deep {
+            Some(deep) => {
+                let cost = &deep.hand.deep().cost;
+                deep.toll.note(cost, op, accesses, bytes);
+            }
+            None => self.fast.note(op, accesses, bytes),
         }
     }
 

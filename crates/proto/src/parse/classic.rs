@@ -4,7 +4,7 @@
 //! and what follows it is the next request.
 
 use super::words::{number, number_u32, signed, skip_blanks, split, take_word, trim_end};
-use super::{Parse, Request, data_len, scan};
+use super::{Parse, Request, data_len, lease, scan};
 use crate::{ArithOp, Command, ErrorKind, Exptime, Get, ProtoError, Store, StoreVerb, TooLarge};
 
 /// `cache_memlimit` takes MiB; what is larger than this was meant as bytes. As in memcached.
@@ -43,6 +43,7 @@ pub(super) fn parse<'a>(request: &Request<'a, '_>, verb: &[u8], args: &'a [u8]) 
 fn rare<'a>(request: &Request<'a, '_>, verb: &[u8], args: &'a [u8]) -> Outcome<'a> {
     match verb {
         b"scan" => scan::parse(request, args).map_err(Into::into),
+        b"lease" => lease::parse(request, args).map_err(Into::into),
         b"version" => Ok(Command::Version),
         b"quit" => Ok(Command::Quit),
         b"stats" => Ok(Command::Stats {

@@ -5,6 +5,7 @@
 //! does: look at a byte behind the request's own last one, or copy.
 
 mod classic;
+mod lease;
 mod meta;
 mod scan;
 pub(crate) mod words;
