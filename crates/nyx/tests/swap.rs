@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 #[path = "swap/arena.rs"]
 mod arena;
+#[path = "swap/tenant.rs"]
+mod tenant;
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
 /// The processes of a control group.
@@ -129,6 +131,7 @@ impl Rig {
             watch: None,
             is_over: Arc::default(),
             arena: None,
+            meter: None,
         }
     }
 

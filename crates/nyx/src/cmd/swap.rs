@@ -6,6 +6,7 @@ mod attach;
 mod program;
 mod run;
 mod status;
+mod tenant;
 
 pub(crate) use status::{Line as Program, programs};
 

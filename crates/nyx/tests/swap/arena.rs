@@ -14,7 +14,7 @@ const TELLS: &str = "printf %s \"$NYX_SWAP_ARENA\" > terms; printf %s \"$LD_PREL
                      touch ready; until test -e end; do sleep 0.01; done";
 
 /// None where this machine cannot.
-fn arena_rig(test: &str) -> Option<Rig> {
+pub(crate) fn arena_rig(test: &str) -> Option<Rig> {
     if let Err(error) = nyx_swap::region::probe() {
         eprintln!("skipped {test}: {error}");
         return None;
@@ -23,7 +23,7 @@ fn arena_rig(test: &str) -> Option<Rig> {
 }
 
 /// The launcher in a directory of its own, with a library beside it.
-fn launcher(rig: &Rig) -> PathBuf {
+pub(crate) fn launcher(rig: &Rig) -> PathBuf {
     let nyx = bare_launcher(rig, "bin");
     fs::write(nyx.with_file_name(LIBRARY), "").unwrap();
     nyx
@@ -40,7 +40,7 @@ fn bare_launcher(rig: &Rig, name: &str) -> PathBuf {
     nyx
 }
 
-fn run(rig: &Rig, nyx: &Path, flags: &[&str], command: &[&str]) -> Command {
+pub(crate) fn run(rig: &Rig, nyx: &Path, flags: &[&str], command: &[&str]) -> Command {
     let mut run = Command::new(nyx);
     run.env("NYX_SWAP_STATE", &rig.state);
     run.args(["swap", "run", "--engine", "uffd", "--no-probe"]);
@@ -51,7 +51,7 @@ fn run(rig: &Rig, nyx: &Path, flags: &[&str], command: &[&str]) -> Command {
 }
 
 /// A program that goes on, and its terms.
-fn begin(rig: &Rig, flags: &[&str]) -> (Child, Terms) {
+pub(crate) fn begin(rig: &Rig, flags: &[&str]) -> (Child, Terms) {
     let nyx = launcher(rig);
     let mut run = run(rig, &nyx, flags, &["sh", "-c", TELLS]);
     let child = run.stderr(Stdio::piped()).spawn().unwrap();

@@ -8,5 +8,6 @@
 mod abuse;
 mod alone;
 mod files;
+mod paid;
 mod python;
 mod rig;

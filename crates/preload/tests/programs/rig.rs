@@ -94,6 +94,9 @@ pub(crate) fn program(test: &str, name: &str) -> Option<PathBuf> {
     found
 }
 
+/// Of a run's directory: out of which its arenas pay, where there is one.
+pub(crate) const PURSE: &str = "purse";
+
 /// How much an arena may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
@@ -170,6 +173,7 @@ pub(crate) fn begin_as(
             pages: path("pages"),
             stat: None,
             figures: Some(path("figures")),
+            purse: Some(path(PURSE)).filter(|path| path.exists()),
         };
         let (name, value) = terms.variable();
         command.env(name, value);

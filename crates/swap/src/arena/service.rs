@@ -15,7 +15,7 @@ use super::handoff::Queue;
 use super::terms::{ArenaFigures, Terms};
 use super::undisturbed::Undisturbed;
 use super::{budget, guard, says};
-use crate::region::{Device, Region, RegionError, Still, threads};
+use crate::region::{Device, Purse, Region, RegionError, Still, threads};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fmt;
@@ -24,6 +24,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -235,6 +236,10 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
         true => Device::sparse(&terms.pages, terms.len_bytes)?,
         false => Device::open_fastest(&terms.pages)?,
     };
+    let device = match &terms.purse {
+        Some(path) => device.metered(open(path)?),
+        None => device,
+    };
     let len_bytes = terms.len_bytes.min(device.len_bytes());
     let least = super::LIMIT_BYTES_MIN.min(len_bytes);
     let limit_bytes = terms.limit_bytes.clamp(least, len_bytes);
@@ -250,6 +255,14 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
         Some(reason) => Err(not_safe(reason)),
         None => Ok(region),
     }
+}
+
+fn open(purse: &Path) -> Result<Arc<Purse>, RegionError> {
+    let opened = Purse::open(purse).map(Arc::new);
+    opened.map_err(|error| RegionError::Os {
+        what: "open the purse of its tenant",
+        error,
+    })
 }
 
 /// Leaves the table of the program, and keeps nothing of it.

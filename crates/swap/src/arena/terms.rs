@@ -30,6 +30,8 @@ pub struct Terms {
     pub stat: Option<PathBuf>,
     /// A directory in which each process keeps its figures.
     pub figures: Option<PathBuf>,
+    /// The purse out of which arenas pay for their device; none where it is nobody else's.
+    pub purse: Option<PathBuf>,
 }
 
 impl Terms {
@@ -164,6 +166,7 @@ mod tests {
             pages: "/var/tmp".into(),
             stat: None,
             figures: Some("/run/nyx".into()),
+            purse: Some("/run/nyx/purse".into()),
         };
         let (name, value) = terms.variable();
         assert_eq!(name, TERMS);

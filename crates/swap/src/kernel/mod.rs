@@ -38,7 +38,7 @@ pub use preload::Arena;
 pub use probe::{ProbeReport, probe};
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
 pub use record::{OwnArea, OwnFile, Process, Record, Registry, Residue, Uses, watch};
-pub use report::{Figures, Report};
+pub use report::{Figures, Report, TenantUse};
 pub use session::{Entry, Memory, Plan, Probe, Remote, Session};
 pub use zram::Zram;
 

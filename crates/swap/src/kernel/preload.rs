@@ -11,13 +11,14 @@ use super::record::Record;
 use super::session::Memory;
 use crate::arena::{LIBRARY, Terms};
 use crate::error::{SwapError, Trying};
-use crate::region;
+use crate::region::{self, Till};
 use rustix::fs::{Access, access, statfs};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 
 /// The loader's variable; several names are separated by colons or spaces.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -25,6 +26,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 const SEPARATORS: [u8; 2] = *b": ";
 /// Of tmpfs and ramfs (`linux/magic.h`): files there are memory.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+/// The file of a purse, beside the figures.
+const PURSE: &str = "purse";
 /// Where the library lies, as seen from the launcher's directory.
 const PLACES: [&str; 2] = ["", "../lib/nyx"];
 
@@ -101,15 +104,19 @@ impl Preload {
         &self,
         group: &Group,
         record: &Record,
+        meter: Option<&SyncSender<Till>>,
     ) -> Result<Vec<(OsString, OsString)>, SwapError> {
         let figures = record.arena_dir();
         fs::create_dir(&figures).trying("make", &figures)?;
+        let figures = std::path::absolute(&figures).trying("find", &figures)?;
+        let purse = meter.map(|meter| purse(&figures, meter)).transpose()?;
         let terms = Terms {
             limit_bytes: self.limit_bytes,
             len_bytes: self.len_bytes()?,
             pages: self.pages.clone(),
             stat: Some(group.dir().join("memory.stat")),
-            figures: Some(std::path::absolute(&figures).trying("find", &figures)?),
+            figures: Some(figures),
+            purse,
         };
         let (name, value) = terms.variable();
         let others = std::env::var_os(PRELOAD);
@@ -126,6 +133,15 @@ impl Preload {
         let len = self.len_bytes.unwrap_or(most).min(most);
         Ok(len / PAGE_BYTES * PAGE_BYTES)
     }
+}
+
+/// Makes a purse, and hands its till to who will grant.
+fn purse(dir: &Path, meter: &SyncSender<Till>) -> Result<PathBuf, SwapError> {
+    let path = dir.join(PURSE);
+    let till = Till::create(&path).trying("make", &path)?;
+    // Where nobody takes it nothing is held.
+    let _ = meter.send(till);
+    Ok(path)
 }
 
 /// The bytes of a block device that nobody uses; none of a directory on a disk.

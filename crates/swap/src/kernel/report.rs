@@ -9,6 +9,7 @@ use super::probe::ProbeReport;
 use super::reclaimer::Reclaimed;
 use super::record::Record;
 use crate::arena::ArenaFigures;
+use crate::region::Spent;
 use nyx_base::{Bytes, Nanos};
 use nyx_policy::paging::pool::Rule;
 use std::fmt;
@@ -128,6 +129,52 @@ pub struct Report {
     pub oom_kills: u64,
     /// What arenas did, of all processes that had one; none with engine `kernel`.
     pub arena: Option<ArenaFigures>,
+    /// What they used of the device as somebody's tenant.
+    pub tenant: Option<TenantUse>,
+}
+
+/// What a program used of a device as a tenant of a server.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct TenantUse {
+    /// The tenant.
+    pub name: String,
+    /// Where its server listens.
+    pub server: String,
+    /// Requests that read and wrote, and their bytes.
+    #[serde(flatten)]
+    pub spent: Spent,
+    /// Time of the device that they took by its prices, in seconds.
+    pub device_s: f64,
+    /// Why the server could not be asked last, if it could not.
+    pub lost: Option<String>,
+}
+
+impl fmt::Display for TenantUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Spent {
+            reads,
+            read_bytes,
+            writes,
+            written_bytes,
+            holds,
+        } = self.spent;
+        let (name, device_s) = (&self.name, self.device_s);
+        writeln!(
+            f,
+            "  tenant     {name} of {}: {device_s:.3} s of the device, held {holds} times",
+            self.server
+        )?;
+        writeln!(
+            f,
+            "             {reads} reads of {}, {writes} writes of {}",
+            Bytes(read_bytes),
+            Bytes(written_bytes)
+        )?;
+        match &self.lost {
+            Some(reason) => writeln!(f, "  unmetered  in part: {reason}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Report {
@@ -165,6 +212,7 @@ impl Report {
             touches: outcome.probe.filter(|probe| probe.samples > 0),
             oom_kills: counts.oom_kills,
             arena: outcome.arena,
+            tenant: None,
         }
     }
 }
@@ -207,6 +255,9 @@ impl fmt::Display for Report {
         self.show_reclaim(f)?;
         if let Some(arena) = &self.arena {
             show_arena(f, arena)?;
+        }
+        if let Some(tenant) = &self.tenant {
+            tenant.fmt(f)?;
         }
         if let (Some(stalled), Some(slowdown)) = (self.stalled_s, self.slowdown) {
             let percent = slowdown * 100.0;

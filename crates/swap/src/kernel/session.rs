@@ -17,6 +17,7 @@ use super::record::{Lock, Process, Record, Registry, Residue};
 use super::report::{Figures, Outcome, Report};
 use super::watcher::Watcher;
 use crate::error::{SwapError, Trying};
+use crate::region::Till;
 use nyx_base::Nanos;
 use nyx_policy::paging::budget::{BUDGET_BYTES_MIN, share_of};
 use nyx_policy::paging::pool::Rule;
@@ -29,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,6 +81,9 @@ pub struct Plan {
     /// The program pages for itself as far as this goes; none leaves all to the kernel. Not for
     /// [`Session::attach`].
     pub arena: Option<Arena>,
+    /// Who grants the arena's device time: gets the till before the program begins. None where the
+    /// device is nobody else's.
+    pub meter: Option<SyncSender<Till>>,
 }
 
 /// What enters groups, and what it is then.
@@ -184,7 +189,8 @@ impl Session {
         let probe = probe.map(|probe| Prober::start(entry(&probe.command, &[])));
         let probe = probe.transpose()?;
         let variables = arena.as_ref();
-        let variables = variables.map(|arena| arena.variables(&group, &setup.record));
+        let meter = plan.meter.as_ref();
+        let variables = variables.map(|arena| arena.variables(&group, &setup.record, meter));
         let variables = variables.transpose()?.unwrap_or_default();
         let watcher = setup.watch(plan)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;

@@ -96,6 +96,10 @@ pub(super) struct Shared {
     /// A page that is being fixed was mapped, or has failed.
     answered: Condvar,
     pub(super) memory: Arc<Memory>,
+    /// Whether what is read ahead may be held: the device's time is paid for.
+    is_metered: bool,
+    /// Somebody waits for what is read ahead.
+    is_hurried: AtomicBool,
     flux: Flux,
     pub(super) clock: TscClock,
     /// Wakes the background's thread.
@@ -202,8 +206,15 @@ pub(super) struct Core {
 }
 
 impl Shared {
-    pub(super) fn new(pager: Pager, memory: Arc<Memory>, pages: u32) -> io::Result<Shared> {
+    pub(super) fn new(
+        pager: Pager,
+        memory: Arc<Memory>,
+        pages: u32,
+        is_metered: bool,
+    ) -> io::Result<Shared> {
         Ok(Shared {
+            is_metered,
+            is_hurried: AtomicBool::new(false),
             core: Mutex::new(Core {
                 pager,
                 acts: Vec::with_capacity(64),
@@ -309,9 +320,23 @@ impl Shared {
             return;
         }
         core.touched.entry(page).or_insert(now);
+        self.hurry(&mut core, page);
         let Core { pager, acts, .. } = &mut *core;
         pager.fault(page, is_write, acts);
         self.settle(&mut core, Some(desk));
+    }
+
+    /// Somebody wants a page: where it is read ahead, and that is held, it is held no more.
+    fn hurry(&self, core: &mut Core, page: u32) {
+        if self.is_metered && core.pager.state(page) == State::Reading {
+            self.is_hurried.store(true, Relaxed);
+            core.due.is_ring = true;
+        }
+    }
+
+    /// Whether somebody has waited for what is read ahead since this was asked.
+    pub(super) fn was_hurried(&self) -> bool {
+        self.is_metered && self.is_hurried.swap(false, Relaxed)
     }
 
     /// Reads or writes are over.
@@ -593,6 +618,7 @@ impl Shared {
         for page in range.clone() {
             let fixing = core.fixing.entry(page).or_insert((0, None));
             *fixing = (fixing.0 + 1, None);
+            self.hurry(&mut core, page);
             let Core { pager, acts, .. } = &mut *core;
             pager.pin(page, acts);
             self.settle(&mut core, None);

@@ -11,6 +11,7 @@
 
 use super::core::{Kind, Move};
 use super::error::RegionError;
+use super::purse::{Need, Purse};
 use super::uffd::PAGE_BYTES;
 use nyx_base::Clock;
 use nyx_media::queue::{
@@ -46,6 +47,7 @@ pub struct Device {
     background: Through,
     over: Over,
     claims: Claims,
+    purse: Option<Arc<Purse>>,
 }
 
 /// Ranges that regions have, of all copies of a device.
@@ -87,6 +89,7 @@ impl Device {
             background: Through::Auto,
             over: Over::Nothing,
             claims: Claims::default(),
+            purse: None,
         }
     }
 
@@ -193,6 +196,19 @@ impl Device {
         self.through(support.critical(), support.background())
     }
 
+    /// Where others use it too: no request goes that was not paid for.
+    #[must_use]
+    pub fn metered(self, purse: Arc<Purse>) -> Device {
+        Device {
+            purse: Some(purse),
+            ..self
+        }
+    }
+
+    pub(super) fn is_metered(&self) -> bool {
+        self.purse.is_some()
+    }
+
     /// Through a modelled device, in real time.
     #[must_use]
     pub fn emulated(self, model: Arc<Mutex<Emulation>>) -> Device {
@@ -265,6 +281,9 @@ impl Device {
             moving: Vec::with_capacity(DEPTH as usize),
             refused: 0,
             clock: TscClock::start(),
+            purse: self.purse.clone(),
+            is_urgent: false,
+            is_hurried: false,
         })
     }
 
@@ -293,6 +312,12 @@ pub(super) struct Desk {
     /// Pages that were refused one after the other.
     refused: u32,
     clock: TscClock,
+    /// Out of which requests are paid.
+    purse: Option<Arc<Purse>>,
+    /// Somebody waits for memory: all that is moved is waited for.
+    is_urgent: bool,
+    /// Somebody waits for what is read ahead.
+    is_hurried: bool,
 }
 
 impl Desk {
@@ -305,22 +330,64 @@ impl Desk {
         self.set_off();
     }
 
-    /// What is to be set off next, as much of it as goes together.
+    /// What is to be set off next, as much of it as goes together; none where it is held.
     fn next_off(&mut self) -> Option<Move> {
+        let at = self.first_that_may()?;
         if let Some(what) = self.alone.pop() {
             return Some(what);
         }
-        let mut what = self.waiting.pop_front()?;
-        while let Some(next) = self.waiting.front()
+        let mut what = self.waiting.remove(at)?;
+        while let Some(next) = self.waiting.get(at)
             && next.kind == what.kind
             && what.kind != Kind::Critical
             && (next.page, next.slot) == (what.page + what.pages, what.slot + what.pages)
             && what.pages < TOGETHER_MAX
         {
             what.pages += next.pages;
-            self.waiting.pop_front();
+            self.waiting.remove(at);
         }
         Some(what)
+    }
+
+    /// The place of the first that waits and may go.
+    fn first_that_may(&self) -> Option<usize> {
+        let Some(purse) = self.purse.as_ref().filter(|_| self.has_waiting()) else {
+            return Some(0);
+        };
+        if purse.may(Need::Later) {
+            return Some(0);
+        }
+        let is_needed = |what: &Move| match what.kind {
+            Kind::Critical => true,
+            Kind::Ahead => self.is_hurried || self.is_urgent,
+            Kind::Write => self.is_urgent,
+        };
+        let first = match self.alone.is_empty() {
+            true => self.waiting.iter().position(is_needed)?,
+            false => 0,
+        };
+        purse.may(Need::Now).then_some(first)
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.alone.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Whether something waits that may not go yet.
+    pub(super) fn is_held(&self) -> bool {
+        self.purse.is_some() && self.has_waiting() && self.moving.len() < DEPTH as usize
+    }
+
+    /// Says whether somebody waits for memory.
+    pub(super) fn set_urgent(&mut self, is_urgent: bool) {
+        self.is_urgent = is_urgent;
+    }
+
+    /// Somebody waits for what is read ahead: all of that goes, as far as it is here.
+    pub(super) fn hurry(&mut self) {
+        self.is_hurried = true;
+        self.set_off();
+        self.is_hurried = self.waiting.iter().any(|what| what.kind == Kind::Ahead);
     }
 
     fn set_off(&mut self) {
@@ -335,6 +402,9 @@ impl Desk {
             let page = unsafe { self.pages.take_named(what.pages()) };
             let page = page.expect("a page is moved once at a time");
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
+            if let Some(purse) = &self.purse {
+                purse.spend(what.kind != Kind::Write, what.pages);
+            }
             let request = match what.kind {
                 Kind::Critical | Kind::Ahead => Request::Read { at, into: page },
                 Kind::Write => Request::Write {
@@ -389,11 +459,16 @@ impl Desk {
     /// nothing is on its way.
     pub(super) fn wait(&mut self) -> Option<(Move, bool)> {
         let began = self.clock.now();
-        while !self.moving.is_empty() {
+        while !self.moving.is_empty() || self.is_held() {
             if let Some(done) = self.next() {
                 return Some(done);
             }
-            if self.clock.now().since(began).0 > SPIN_NS {
+            if self.is_held() {
+                self.set_off();
+            }
+            if self.moving.is_empty() {
+                self.purse.iter().for_each(|purse| purse.rest());
+            } else if self.clock.now().since(began).0 > SPIN_NS {
                 self.queue.rest();
             } else {
                 std::hint::spin_loop();

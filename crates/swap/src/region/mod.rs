@@ -37,12 +37,14 @@ mod device;
 mod error;
 mod flux;
 mod memory;
+mod purse;
 mod still;
 pub(crate) mod threads;
 mod uffd;
 
 pub use device::Device;
 pub use error::RegionError;
+pub use purse::{CREDIT_PS, Need, Prices, Purse, Spent, Till};
 pub(crate) use still::Still;
 pub use uffd::PAGE_BYTES;
 
@@ -186,7 +188,7 @@ impl Region {
             slots: device.slots().min(pages),
             prefetch: shape.prefetch,
         });
-        let shared = Shared::new(pager, memory.clone(), pages);
+        let shared = Shared::new(pager, memory.clone(), pages, device.is_metered());
         let shared = Arc::new(shared.trying("make an event of a region")?);
         // SAFETY: the alias has as many pages, and is mapped as long as the memory lives.
         let lent = unsafe { queue::Pool::lent(memory.alias(), pages, PAGE_BYTES, memory.clone()) };

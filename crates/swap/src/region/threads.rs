@@ -39,6 +39,8 @@ const BATCH_PAGES: u32 = 32;
 const REFUSED_MAX: u32 = 16;
 /// Of so many pages that were moved the pager is told at once, and of what came with the last.
 const MOVED_TOGETHER: u32 = 32;
+/// What is held until it is paid for is tried again after this.
+const HELD: Nanos = Nanos::from_millis(1);
 /// Where nothing can be freed it is tried again after this.
 const STUCK: Nanos = Nanos::from_millis(10);
 
@@ -206,9 +208,16 @@ impl Background {
     pub(super) fn run(mut self) {
         let woken = self.watch().expect("events of ours can be watched");
         while !self.shared.is_over.load(Acquire) {
+            let is_hurried = self.shared.was_hurried();
             self.set_off_posted();
+            if is_hurried {
+                self.background.hurry();
+            }
             let is_moved = self.take_in();
-            let sleep = self.reclaim();
+            let sleep = match self.reclaim() {
+                time if self.critical.is_held() || self.background.is_held() => time.min(HELD),
+                time => time,
+            };
             let low_pages = self.shared.low_pages.load(Relaxed);
             let is_idle = !is_moved && sleep > Nanos::ZERO;
             if is_idle && self.shared.lock().may_sleep(low_pages) {
@@ -274,6 +283,8 @@ impl Background {
         }
         self.is_rested = false;
         let mut core = self.shared.lock_politely();
+        // Of those that wait some may wait for what is held.
+        self.background.set_urgent(core.pager.waiting() > 0);
         let (used, limit) = (core.pager.used_pages(), core.pager.limit_pages());
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
         let now = self.shared.clock.now();

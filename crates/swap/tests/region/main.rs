@@ -5,6 +5,7 @@
 //! to be had a test says why and is skipped.
 
 mod alone;
+mod metered;
 mod rig;
 mod runs;
 

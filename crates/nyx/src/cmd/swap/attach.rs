@@ -45,6 +45,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         watch: Some(watching),
         is_over: Arc::default(),
         arena: None,
+        meter: None,
     };
     let is_over = &plan.is_over;
     for signal in [SIGINT, SIGTERM] {

@@ -1,6 +1,7 @@
 //! `nyx swap run`: a program, from its start to its report.
 
 use super::program::{self, Unreachable};
+use super::tenant::{Teller, TenantArgs};
 use super::{MemoryArg, NOT_FOUND, NOT_RUNNABLE, Terms};
 use super::{entering, entering_with, memory, tell, watching};
 use crate::{Exit, Failure};
@@ -33,6 +34,7 @@ use std::thread;
   nyx swap run --memory auto --max-slowdown 5% -- ./batch-job
   nyx swap run --memory 512M --pool off -- ./job       the kernel alone, to compare
   nyx swap run --memory 2G --device /var/tmp/swap --engine uffd -- ./job
+  nyx swap run --memory 2G --pages /mnt/ssd --engine uffd --tenant batch -- ./job
 
 Ends with the program's exit code, or 128 and the number of the signal that ended it; 126 and 127
 as a shell has them. SIGTERM and SIGHUP go on to the program. What it started and left behind is
@@ -55,6 +57,8 @@ pub(super) struct Args {
     /// [default: the directory of --device, where that is a file; else /var/tmp].
     #[arg(long, value_name = "DIR|DEVICE")]
     pages: Option<PathBuf>,
+    #[command(flatten)]
+    tenant: TenantArgs,
     #[command(flatten)]
     terms: Terms,
     /// What becomes of the program where the kernel finds nothing to reclaim just now, since all is
@@ -93,6 +97,7 @@ const PROBE_EVERY_MS: u32 = 20;
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
     let arena = args.arena()?;
+    let teller = args.tenant.start()?;
     // With an arena the program keeps memory free for itself.
     let rule = if arena.is_some() {
         Rule::Off
@@ -114,6 +119,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         watch: Some(watching),
         is_over: Arc::default(),
         arena,
+        meter: teller.as_ref().map(Teller::meter),
     };
     // Before anything is made: a signal that comes meanwhile ends this, and what was made goes.
     let (signals, ended_by) = (signals()?, end_by(&plan.is_over)?);
@@ -131,7 +137,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     pass_on(signals, &session);
     session.wait(|| false)?;
-    let (report, left) = session.finish();
+    let (mut report, left) = session.finish();
+    report.tenant = teller.and_then(Teller::finish);
     left.iter().for_each(tell);
     if !args.no_report {
         eprint!("{report}");
@@ -148,8 +155,12 @@ impl Args {
     fn arena(&self) -> Result<Option<Arena>, Failure> {
         if self.engine != Engine::Uffd {
             return match &self.pages {
-                None => Ok(None),
                 Some(_) => Err(Failure::usage("--pages is for --engine uffd")),
+                None if self.tenant.is_given() => Err(Failure::usage(
+                    "--tenant is for --engine uffd: the kernel lets nobody decide which of its \
+                     reads and writes go first",
+                )),
+                None => Ok(None),
             };
         }
         let command = self.command.first().expect("clap has seen to one");
