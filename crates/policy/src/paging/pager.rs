@@ -32,6 +32,7 @@
 //! written keeps its memory; a pinned page stays in memory and mapped.
 
 mod ahead;
+mod foresight;
 mod slots;
 mod streams;
 mod table;
@@ -40,6 +41,7 @@ mod tests;
 
 use ahead::{Ahead, Pages};
 pub use ahead::{CLUSTER_PAGES_MAX, Prefetch};
+use foresight::Foresight;
 use slots::Slots;
 use std::collections::VecDeque;
 use streams::{Run, Streams, WINDOW_PAGES_MAX};
@@ -163,6 +165,8 @@ pub struct Counts {
     pub write_faults: u64,
     /// Pages that were allowed writes before they saw one.
     pub allowed_ahead: u64,
+    /// Pages that were mapped to be written to since they were written to the last time.
+    pub foreseen: u64,
     /// Pages that were unmapped, and touched before they left.
     pub kept: u64,
     /// Pages read ahead.
@@ -194,6 +198,7 @@ pub struct Pager {
     ahead: Ahead,
     /// Of pages that are read, of fresh ones and of writes, where the prefetch is by streams.
     streams: Option<[Streams; 3]>,
+    foresight: Foresight,
     limit: u32,
     used: u32,
     /// Pages that are waited for and have no memory yet, in the order of their faults.
@@ -253,6 +258,7 @@ impl Pager {
             ahead: Ahead::new(shape.prefetch),
             streams: (shape.prefetch == Prefetch::Stream)
                 .then(|| [Streams::new(), Streams::new(), Streams::new()]),
+            foresight: Foresight::new(),
             limit: shape.limit_pages,
             used: 0,
             line: VecDeque::new(),
@@ -423,6 +429,11 @@ impl Pager {
         } else if entry.is(TO_MAP) {
             entry.clear(TO_MAP);
             entry.set_state(State::Resident);
+            // Whether it is touched at all is not seen: it tells nothing of others.
+            if entry.is_rewritten() && self.foresight.is_trusted() && self.streams.is_some() {
+                entry.set(DIRTY);
+                self.counts.foreseen += 1;
+            }
             let writable = entry.is(DIRTY);
             self.counts.mapped_ahead += 1;
             acts.push(Act::Map { page, writable });
@@ -542,6 +553,10 @@ impl Pager {
         if entry.state() == State::Resident {
             acts.push(Act::Unmap { page });
             entry.set_state(State::Unmapped);
+            if entry.is_tried() {
+                entry.set_rewritten(false, false);
+                self.foresight.learn(false);
+            }
         }
         // One that is still being written is put into a queue when it has been.
         match entry.is(WRITING) {
@@ -620,7 +635,9 @@ impl Pager {
         if self.table.get(page).has_frame() {
             self.leave_memory(page, acts);
         }
-        self.table.at(page).set_state(State::Fresh);
+        let entry = self.table.at(page);
+        entry.set_state(State::Fresh);
+        entry.set_rewritten(false, false);
     }
 
     fn give_slot_back(&mut self, page: u32) {
@@ -832,6 +849,8 @@ impl Pager {
             self.counts.ahead_hits += 1;
             self.ahead.hit(page);
         }
+        self.foresee(page);
+        let entry = self.table.at(page);
         if entry.is(TO_WRITE) {
             entry.set(DIRTY);
         }
@@ -839,6 +858,28 @@ impl Pager {
         entry.set_state(State::Resident);
         let writable = entry.is(DIRTY);
         acts.push(Act::Map { page, writable });
+    }
+
+    /// A page is to be mapped for who touched it: whether he will write to it.
+    fn foresee(&mut self, page: u32) {
+        let entry = self.table.at(page);
+        if self.streams.is_none() || entry.is(DIRTY) {
+            return;
+        }
+        let is_mapped = entry.state() == State::Resident;
+        if is_mapped && entry.is(TO_WRITE) {
+            if entry.is_tried() {
+                self.foresight.learn(true);
+            }
+            entry.set_rewritten(true, false);
+        } else if !is_mapped && entry.is_rewritten() && !entry.is(TO_WRITE) {
+            if self.foresight.tries() {
+                entry.set_rewritten(true, true);
+            } else {
+                entry.set(DIRTY);
+                self.counts.foreseen += 1;
+            }
+        }
     }
 
     /// Puts a mapped page into a queue, unless it is pinned.

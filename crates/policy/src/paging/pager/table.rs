@@ -56,6 +56,10 @@ pub(super) const IN_LINE: u8 = 1 << 6;
 /// It is to be mapped when it has been read, though nobody waits for it.
 pub(super) const TO_MAP: u8 = 1 << 7;
 
+/// Bits beside state and queue.
+const REWRITTEN: u8 = 1 << 3;
+const TRIED: u8 = 1 << 7;
+
 /// What is known of one page.
 #[derive(Clone, Copy, Debug, Zeroable)]
 pub(super) struct Entry {
@@ -118,11 +122,11 @@ impl Entry {
     }
 
     pub(super) fn state(&self) -> State {
-        STATES[usize::from(self.state_and_queue & 0xf)]
+        STATES[usize::from(self.state_and_queue & 0x7)]
     }
 
     pub(super) fn set_state(&mut self, state: State) {
-        self.state_and_queue = self.state_and_queue & 0xf0 | state as u8;
+        self.state_and_queue = self.state_and_queue & !0x7 | state as u8;
     }
 
     /// Whether it takes memory.
@@ -134,13 +138,28 @@ impl Entry {
     }
 
     fn queue(&self) -> Option<Queue> {
-        let number = self.state_and_queue >> 4;
+        let number = self.state_and_queue >> 4 & 0x7;
         (number > 0).then(|| QUEUE_KINDS[usize::from(number) - 1])
     }
 
     fn set_queue(&mut self, queue: Option<Queue>) {
         let number = queue.map_or(0, |queue| queue as u8 + 1);
-        self.state_and_queue = self.state_and_queue & 0x0f | number << 4;
+        self.state_and_queue = self.state_and_queue & !0x70 | number << 4;
+    }
+
+    /// Whether it was read, and written to then, the last time that it was in memory.
+    pub(super) fn is_rewritten(&self) -> bool {
+        self.state_and_queue & REWRITTEN != 0
+    }
+
+    /// Whether it is mapped to be read only to see whether it is.
+    pub(super) fn is_tried(&self) -> bool {
+        self.state_and_queue & TRIED != 0
+    }
+
+    pub(super) fn set_rewritten(&mut self, is_rewritten: bool, is_tried: bool) {
+        let bits = if is_rewritten { REWRITTEN } else { 0 } | if is_tried { TRIED } else { 0 };
+        self.state_and_queue = self.state_and_queue & !(REWRITTEN | TRIED) | bits;
     }
 }
 

@@ -764,6 +764,61 @@ fn what_is_allowed_for_nothing_is_no_more_than_a_window() {
     assert!((200..=232).contains(&writes), "{writes}");
 }
 
+/// Touches all pages in no order, as many times, each read and then written to if `writes`;
+/// whether faults, writes to the device and pages that were mapped to be written to.
+fn rounds(world: &mut World, pages: u32, times: u32, writes: bool) -> Counts {
+    let before = world.pager.counts();
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut order: Vec<u32> = (0..pages).collect();
+    for time in 0..times {
+        rng.shuffle(&mut order);
+        for &page in &order {
+            world.touch_and_settle(page, None);
+            if writes {
+                world.touch_and_settle(page, Some(u64::from(time) + 1));
+            }
+            world.keep_free(16);
+        }
+    }
+    let counts = world.pager.counts();
+    Counts {
+        write_faults: counts.write_faults - before.write_faults,
+        writes: counts.writes - before.writes,
+        foreseen: counts.foreseen - before.foreseen,
+        ..Counts::default()
+    }
+}
+
+#[test]
+fn what_was_written_to_the_last_time_is_mapped_to_be_written_to() {
+    let mut world = written(STREAM);
+    let first = rounds(&mut world, 4_000, 1, true);
+    assert!(first.write_faults > 3_000, "{first:?}");
+    let later = rounds(&mut world, 4_000, 3, true);
+    // One in sixteen is tried, and what is unmapped and comes back is none of them.
+    assert!(later.write_faults < 12_000 / 8, "{later:?}");
+    assert!(
+        later.foreseen > 10_000 && later.writes < 12_500,
+        "{later:?}"
+    );
+}
+
+#[test]
+fn what_is_only_read_any_more_is_soon_written_no_more() {
+    let mut world = written(STREAM);
+    rounds(&mut world, 4_000, 2, true);
+    let first = rounds(&mut world, 4_000, 1, false);
+    // What was in memory and changed, and what was mapped before that was noticed.
+    assert!(first.writes < 800 + 400, "{first:?}");
+    let later = rounds(&mut world, 4_000, 2, false);
+    assert_eq!((later.foreseen, later.write_faults), (0, 0));
+    assert!(later.writes < 100, "{later:?}");
+    // What was written once, and read since, never was mapped so.
+    let mut world = written(STREAM);
+    let read = rounds(&mut world, 4_000, 3, false);
+    assert_eq!((read.foreseen, read.write_faults), (0, 0));
+}
+
 /// Reads while all pages of a range are touched in order.
 fn pass(world: &mut World, pages: std::ops::Range<u32>) -> u64 {
     let reads = |world: &World| world.pager.counts().ahead + world.pager.counts().major_faults;
