@@ -871,7 +871,8 @@ impl Pager {
             if entry.is_tried() {
                 self.foresight.learn(true);
             }
-            entry.set_rewritten(true, false);
+            // What is new is written to first, and tells nothing.
+            entry.set_rewritten(entry.slot().is_some(), false);
         } else if !is_mapped && entry.is_rewritten() && !entry.is(TO_WRITE) {
             if self.foresight.tries() {
                 entry.set_rewritten(true, true);

@@ -447,8 +447,6 @@ impl Shared {
     fn place_of(&self, act: &Act) -> Option<usize> {
         match *act {
             Act::Unmap { page } => Some(self.memory.at(page)),
-            // Its hole is told to other CPUs too, unless nothing is mapped there.
-            Act::Free { page } => Some(self.memory.alias_at(page)),
             _ => None,
         }
     }

@@ -1,8 +1,8 @@
 //! The device of a region, and a thread's desk at it: a queue with the pages that are on their way.
 //!
-//! Pages are read into and written from the alias, where they lie: there is no copy. Those side by
-//! side that nobody waits for are one request: one of many pages takes the CPU and the device
-//! little longer than one of a page.
+//! Pages are read into buffers, and copied into memory when they are there; they are copied out of it
+//! when they are written (`memory.rs` says why). Those side by side that nobody waits for are one
+//! request: one of many pages takes the CPU and the device little longer than one of a page.
 //!
 //! What it never does: reach the device other than through `nyx_media`'s queues.
 //!
@@ -11,11 +11,12 @@
 
 use super::core::{Kind, Move};
 use super::error::RegionError;
+use super::memory::Memory;
 use super::purse::{Need, Purse};
 use super::uffd::PAGE_BYTES;
 use nyx_base::Clock;
 use nyx_media::queue::{
-    BlockError, BlockFile, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
+    BlockFile, Buffer, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
 };
 use nyx_media::{MediaError, TscClock};
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const DEPTH: u32 = 64;
 /// Pages of a request that nobody waits for, at most.
 const TOGETHER_MAX: u32 = 32;
+/// Such requests that are on their way at once.
+const LARGE: u32 = 8;
 /// Who waits for a page spins so long, and sleeps then. A fast device is done by that; spinning for
 /// longer keeps the CPU from a kernel's thread that may have to carry the request out there.
 const SPIN_NS: u64 = 20_000;
@@ -261,12 +264,18 @@ impl Device {
         Ok(Claim { range, claims })
     }
 
-    fn desk(&self, through: Through, pages: &Pool) -> Result<Desk, MediaError> {
+    fn desk(
+        &self,
+        through: Through,
+        memory: &Arc<Memory>,
+        large: Option<Pool>,
+    ) -> Result<Desk, MediaError> {
         let shape = QueueShape {
             depth: DEPTH,
             through,
         };
-        // The kernel is told of no pool: it would keep all of the region in memory.
+        let small = Pool::new(DEPTH, PAGE_BYTES)?;
+        // The kernel is told of no pool: it would keep all of it in memory.
         let queue = match &self.over {
             Over::Nothing => Queue::new(&self.blocks, &[], shape),
             Over::Emulation(model) => Queue::emulated(&self.blocks, &[], shape, model),
@@ -274,7 +283,9 @@ impl Device {
         };
         Ok(Desk {
             queue: queue?,
-            pages: pages.clone(),
+            memory: memory.clone(),
+            small,
+            large,
             begin_bytes: self.begin_bytes,
             waiting: VecDeque::with_capacity(DEPTH as usize),
             alone: Vec::new(),
@@ -288,13 +299,14 @@ impl Device {
     }
 
     /// A desk for pages that the thread waits for itself.
-    pub(super) fn critical(&self, pages: &Pool) -> Result<Desk, MediaError> {
-        self.desk(self.critical, pages)
+    pub(super) fn critical(&self, memory: &Arc<Memory>) -> Result<Desk, MediaError> {
+        self.desk(self.critical, memory, None)
     }
 
-    /// A desk whose thread is woken when something is done.
-    pub(super) fn background(&self, pages: &Pool) -> Result<Desk, MediaError> {
-        self.desk(self.background, pages)
+    /// A desk whose thread is woken when something is done, for pages that are moved together.
+    pub(super) fn background(&self, memory: &Arc<Memory>) -> Result<Desk, MediaError> {
+        let large = Pool::new(LARGE, TOGETHER_MAX as usize * PAGE_BYTES)?;
+        self.desk(self.background, memory, Some(large))
     }
 }
 
@@ -302,7 +314,11 @@ impl Device {
 #[derive(Debug)]
 pub(super) struct Desk {
     queue: Queue,
-    pages: Pool,
+    memory: Arc<Memory>,
+    /// Buffers for one page, as many as may be on their way.
+    small: Pool,
+    /// For several.
+    large: Option<Pool>,
     begin_bytes: u64,
     /// For which the queue had no room.
     waiting: VecDeque<Move>,
@@ -340,6 +356,7 @@ impl Desk {
         while let Some(next) = self.waiting.get(at)
             && next.kind == what.kind
             && what.kind != Kind::Critical
+            && self.large.is_some()
             && (next.page, next.slot) == (what.page + what.pages, what.slot + what.pages)
             && what.pages < TOGETHER_MAX
         {
@@ -395,21 +412,22 @@ impl Desk {
         while self.moving.len() < DEPTH as usize
             && let Some(what) = self.next_off()
         {
-            // SAFETY: a page that is being read is not in the view until that is done, and the
-            // pager moves a page once at a time: nobody else has its bytes. One that is being
-            // written may be mapped again and written to; then the pager writes it again, and the
-            // buffer is never looked at.
-            let page = unsafe { self.pages.take_named(what.pages()) };
-            let page = page.expect("a page is moved once at a time");
+            let Some(mut buffer) = self.buffer(what) else {
+                self.waiting.push_front(what);
+                break;
+            };
+            if what.kind == Kind::Write {
+                self.memory.load(what.page, &mut buffer);
+            }
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
             if let Some(purse) = &self.purse {
                 purse.spend(what.kind != Kind::Write, what.pages);
             }
             let request = match what.kind {
-                Kind::Critical | Kind::Ahead => Request::Read { at, into: page },
+                Kind::Critical | Kind::Ahead => Request::Read { at, into: buffer },
                 Kind::Write => Request::Write {
                     at,
-                    from: page,
+                    from: buffer,
                     is_durable: false,
                 },
             };
@@ -422,6 +440,17 @@ impl Desk {
         }
     }
 
+    /// A buffer for a move; none where those for several pages are all on their way.
+    fn buffer(&self, what: Move) -> Option<Buffer> {
+        let pool = match &self.large {
+            Some(large) if what.pages > 1 => large,
+            _ => &self.small,
+        };
+        let mut buffer = pool.take()?;
+        buffer.narrow(0..what.pages as usize * PAGE_BYTES);
+        Some(buffer)
+    }
+
     /// Something that is done, and whether it went well; waits for nothing.
     pub(super) fn next(&mut self) -> Option<(Move, bool)> {
         loop {
@@ -429,24 +458,30 @@ impl Desk {
             let is_it = |what: &Move| u64::from(what.page) == done.tag;
             let at = self.moving.iter().position(is_it);
             let what = self.moving.swap_remove(at.expect("it was set off here"));
-            let result = done.result;
-            // The pages are free for their next move before the pager hears of this one.
+            let mut result = done.result.map_err(|error| error.to_string());
+            if let (Ok(()), Some(read)) = (&result, &done.buffer)
+                && what.kind != Kind::Write
+            {
+                let stored = self.memory.store(what.page, read);
+                result = stored.map_err(|error| format!("no memory for a page: {error}"));
+            }
+            // There is one for the next.
             drop(done.buffer);
-            let is_told = result.is_ok() || what.pages == 1;
+            let (is_good, is_told) = (result.is_ok(), result.is_ok() || what.pages == 1);
             match result {
                 Ok(()) => self.refused = 0,
-                Err(error) if is_told => self.note_refused(what.page, error),
+                Err(error) if is_told => self.note_refused(what.page, &error),
                 // Which of them it is.
                 Err(_) => self.alone.extend(what.each()),
             }
             self.set_off();
             if is_told {
-                return Some((what, result.is_ok()));
+                return Some((what, is_good));
             }
         }
     }
 
-    fn note_refused(&mut self, page: u32, error: BlockError) {
+    fn note_refused(&mut self, page: u32, error: &str) {
         self.refused = self.refused.saturating_add(1);
         // Not each of them: a device that is gone refuses all.
         if self.refused.is_power_of_two() {

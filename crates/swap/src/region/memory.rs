@@ -1,27 +1,37 @@
-//! The memory of a region: a file without a name, mapped twice. The *view* is what the program
-//! sees, and only what was mapped into it; in the *alias* all that is in memory can be reached, by
-//! devices and by who writes pages back. "In memory and not in the view" is the swap cache.
+//! The memory of a region: a file without a name, and a mapping of it, the *view*. The file has all
+//! that is in memory; the view is what the program sees, and only what was mapped into it. "In
+//! memory and not in the view" is the swap cache.
+//!
+//! What devices read and write is copied out of the file and into it. A second mapping, into which
+//! they would read without a copy, was there and is not any more: each page of it has to be taken
+//! out again, and that is told to the other CPUs, page by page, which costs more than the copy.
 //!
 //! Behind the region's pages the view has some more, *doorbells*: touching one is a fault like any
 //! other, by which a thread that sleeps until there is a fault is woken.
 //!
 //! What it never does: decide which page is where; wake who waits for a page before it is
-//! told to. A child of `fork` has neither mapping: it would read zeros.
+//! told to. A child of `fork` has no view: it would read zeros.
 //!
-//! *Thread safety*: every call is a system call, or reads bytes that the caller alone has.
+//! *Thread safety*: every call is a system call.
 
 use super::error::{RegionError, Trying};
 use super::uffd::{Fault, PAGE_BYTES, Uffd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread, pwrite};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
+/// What a page holds that was never written to.
+const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+/// Where the kernel has no memory for a page just now it is asked again after this, so often: what
+/// is the program's and not a region's is on its way to swap.
+const SHORT_OF_MEMORY: Duration = Duration::from_millis(1);
+const TRIES: u32 = 1_000;
 /// Pages that are unmapped by one call, at most.
 const TOGETHER: usize = 64;
 
@@ -72,7 +82,6 @@ impl Drop for Mapping {
 #[derive(Debug)]
 pub(super) struct Memory {
     view: Mapping,
-    alias: Mapping,
     file: OwnedFd,
     uffd: Uffd,
     /// This process.
@@ -93,7 +102,6 @@ impl Memory {
         ftruncate(&file, len as u64).trying("size a region's memory")?;
         let memory = Memory {
             view: Mapping::new(&file, len)?,
-            alias: Mapping::new(&file, len)?,
             file,
             uffd,
             process: pidfd_open(getpid(), PidfdFlags::empty()).trying("name this process")?,
@@ -105,11 +113,6 @@ impl Memory {
     /// Where the view begins.
     pub(super) fn view(&self) -> NonNull<u8> {
         self.view.base
-    }
-
-    /// Where the alias begins.
-    pub(super) fn alias(&self) -> NonNull<u8> {
-        self.alias.base
     }
 
     /// Sleeps until a page is touched that is not in the view.
@@ -168,8 +171,8 @@ impl Memory {
         self.uffd.wake(self.at(page))
     }
 
-    /// Takes pages, each by its place in the view or in the alias, out of there; what is in memory
-    /// stays. Poison goes too.
+    /// Takes pages, each by its place in the view, out of there; what is in memory stays. Poison goes
+    /// too.
     ///
     /// Places are put in order: those side by side are one range to the kernel, which tells other
     /// CPUs of each range that was written to, and that costs more than the rest.
@@ -196,7 +199,7 @@ impl Memory {
 
     /// All of them by one call; false where this kernel does not let us (before Linux 6.13).
     fn unmap_at_once(&self, ranges: &[libc::iovec]) -> bool {
-        // SAFETY: the ranges lie in the view or the alias, as below; the call reads so many.
+        // SAFETY: the ranges lie in the view, as below; the call reads so many.
         let advised = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
@@ -242,26 +245,50 @@ impl Memory {
         self.view.base.as_ptr() as usize + page as usize * PAGE_BYTES
     }
 
-    /// Where a page is in the alias.
-    pub(super) fn alias_at(&self, page: u32) -> usize {
-        self.alias.base.as_ptr() as usize + page as usize * PAGE_BYTES
-    }
-
     /// Whether a page in memory is all zeros. Where it is written to meanwhile it is either.
     pub(super) fn is_zero(&self, page: u32) -> bool {
-        // SAFETY: the page lies in the alias and is aligned. Who writes to it does so through the
-        // view, which is another mapping; words are loaded by atomics for that.
-        let words = unsafe {
-            let at = self.alias.base.add(page as usize * PAGE_BYTES);
-            std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), PAGE_BYTES / 8)
-        };
-        words.iter().all(|word| word.load(Relaxed) == 0)
+        let mut bytes = ZEROS;
+        self.load(page, &mut bytes);
+        bytes == ZEROS
+    }
+
+    /// Copies what is in memory, from a page on. Where it is written to meanwhile that may be in it
+    /// or not, byte by byte.
+    pub(super) fn load(&self, page: u32, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let at = u64::from(page) * PAGE_BYTES as u64 + done as u64;
+            let read = pread(&self.file, &mut into[done..], at);
+            done += read.expect("a file of ours in memory can be read");
+        }
+    }
+
+    /// Puts bytes into memory, from a page on: of pages that are not in the view.
+    ///
+    /// # Errors
+    ///
+    /// Where the kernel has no memory for them, and had none for a while.
+    pub(super) fn store(&self, page: u32, from: &[u8]) -> io::Result<()> {
+        let (mut done, mut tries) = (0, 0);
+        while done < from.len() {
+            let at = u64::from(page) * PAGE_BYTES as u64 + done as u64;
+            match pwrite(&self.file, &from[done..], at) {
+                Ok(len) => done += len,
+                Err(Errno::INTR) => {}
+                Err(Errno::NOMEM) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(SHORT_OF_MEMORY);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 
 fn unmap_one(range: &libc::iovec) -> io::Result<()> {
-    // SAFETY: the pages lie in the view or the alias, which map a shared file: this drops their
-    // entries and no bytes. Who touches them faults, or gets them again.
+    // SAFETY: the pages lie in the view, which maps a shared file: this drops their entries and no
+    // bytes. Who touches them faults, or gets them again.
     let advised = unsafe { madvise(range.iov_base, range.iov_len, Advice::LinuxDontNeed) };
     match advised {
         // Some of it the program has unmapped past us; the rest is done.
@@ -317,6 +344,31 @@ mod tests {
         memory.unmap(&mut places).expect("they are ours");
         memory.map(0..40, true).expect("all are in memory");
         assert_eq!(mapped(&memory, 40), [Some(true); 40]);
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded_and_takes_memory_until_it_is_freed() {
+        let Some(memory) = made("what_is_stored_is_loaded") else {
+            return;
+        };
+        let bytes: Vec<u8> = (0..3 * PAGE_BYTES).map(|at| (at / 16) as u8 | 1).collect();
+        memory.store(4, &bytes).expect("there is memory");
+        assert_eq!(
+            memory.resident_bytes().expect("told"),
+            3 * PAGE_BYTES as u64
+        );
+        assert_eq!(
+            mapped(&memory, 8),
+            [None; 8],
+            "the program does not see them"
+        );
+        let mut read = vec![0; 5 * PAGE_BYTES];
+        memory.load(3, &mut read);
+        assert_eq!(&read[PAGE_BYTES..4 * PAGE_BYTES], bytes);
+        assert!(memory.is_zero(3) && !memory.is_zero(4) && memory.is_zero(7));
+        memory.free(3..8).expect("they are ours");
+        assert_eq!(memory.resident_bytes().expect("told"), 0);
+        assert!(memory.is_zero(4));
     }
 
     #[test]

@@ -17,11 +17,11 @@
 //! ```
 //!
 //! The pager decides all; here its acts are carried out, in their order (`core.rs`). Memory is a
-//! file without a name that is mapped twice (`memory.rs`): the *view* of the program, into which
-//! pages are mapped by `UFFDIO_CONTINUE`, and the *alias*, into which the device reads and from
-//! which it writes, without a copy. A page whose memory is given back is a hole in the file. What
-//! is read is mapped read only; its first write is a fault by which the pager knows that it is to
-//! be written back. Threads are in `threads.rs`.
+//! file without a name (`memory.rs`) and its *view*, of the program, into which pages are mapped by
+//! `UFFDIO_CONTINUE`. What the device reads and writes is copied into the file and out of it. A page
+//! whose memory is given back is a hole in the file. What is read is mapped read only, unless it was
+//! written to the last time; its first write is a fault by which the pager knows that it is to be
+//! written back. Threads are in `threads.rs`.
 //!
 //! What it never does: hold more in memory than its limit, which is counted in the pages of the
 //! file; leave a thread, a file or a mapping behind; show zeros for what it cannot read; work in
@@ -54,7 +54,6 @@ use device::Claim;
 use error::Trying;
 use memory::Memory;
 use nyx_base::{Latencies, Nanos};
-use nyx_media::queue;
 use nyx_policy::paging::pager::{self, Counts, Pager, Prefetch};
 use nyx_policy::paging::pool::{self, Rule};
 use std::ops::{Deref, DerefMut, Range};
@@ -190,8 +189,6 @@ impl Region {
         });
         let shared = Shared::new(pager, memory.clone(), pages, device.is_metered());
         let shared = Arc::new(shared.trying("make an event of a region")?);
-        // SAFETY: the alias has as many pages, and is mapped as long as the memory lives.
-        let lent = unsafe { queue::Pool::lent(memory.alias(), pages, PAGE_BYTES, memory.clone()) };
         let mut region = Region {
             shared,
             handlers: Vec::new(),
@@ -200,7 +197,7 @@ impl Region {
             device: device.clone(),
             _claim: claim,
         };
-        region.start(shape, device, &lent, handlers)?;
+        region.start(shape, device, &memory, handlers)?;
         Ok(region)
     }
 
@@ -208,21 +205,21 @@ impl Region {
         &mut self,
         shape: Shape,
         device: &Device,
-        lent: &queue::Pool,
+        memory: &Arc<Memory>,
         handlers: usize,
     ) -> Result<(), RegionError> {
         let cpus = threads::cpus();
         let background = threads::Background::new(
             self.shared.clone(),
-            device.background(lent)?,
-            device.background(lent)?,
+            device.background(memory)?,
+            device.background(memory)?,
             pool::Pool::new(shape.pool, FLOOR_BYTES),
         );
         let run = move || background.run();
         let background = threads::start("nyx-reclaim", shape.reclaimer_cpu, run)?;
         self.background = Some(background);
         for number in 0..handlers {
-            let (shared, desk) = (self.shared.clone(), device.critical(lent)?);
+            let (shared, desk) = (self.shared.clone(), device.critical(memory)?);
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
             let handle = move || threads::handle(&shared, desk);
             self.handlers

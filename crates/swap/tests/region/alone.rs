@@ -91,10 +91,10 @@ fn make_and_drop(name: &str) {
             }
         });
         region.will_need(0..64 * PAGE).expect("within");
-        assert_eq!(left().2, 2, "the view and the alias");
+        assert_eq!(left().2, 1, "the view");
         // With what is on its way.
         drop(region);
-        assert_eq!(left().2, 0, "no thread has them any more");
+        assert_eq!(left().2, 0, "no thread has it any more");
     }
     // A thread that was joined may be seen for a moment; a ring's descriptor is closed later.
     while left() != before {
