@@ -25,6 +25,8 @@ const AGAIN_MAX: Nanos = Nanos::from_millis(100);
 /// More than any device does while somebody is away.
 const ACCESSES_MAX: u64 = 1 << 32;
 const BYTES_MAX: u64 = 1 << 48;
+/// The kernel moves no more at once.
+const ACCESS_BYTES_MAX: u64 = 1 << 31;
 /// Prices are told of accesses in pages.
 const PAGE_BYTES: usize = 4096;
 
@@ -92,7 +94,8 @@ fn wrong(lease: &Lease<'_>) -> Option<String> {
                  {BYTES_MAX} bytes at most"
             ));
         }
-        let is_odd = (accesses == 0) != (bytes == 0);
+        let is_long = accesses > 0 && bytes / accesses > ACCESS_BYTES_MAX;
+        let is_odd = (accesses == 0) != (bytes == 0) || is_long;
         is_odd.then(|| format!("{accesses} {name} cannot be of {bytes} bytes"))
     })
 }

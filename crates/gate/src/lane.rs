@@ -13,7 +13,7 @@
 
 use crate::account::Account;
 use crate::budget::{Budget, DELAY_INFINITE, DELAY_UNIT, Reserved};
-use crate::cost::CostTable;
+use crate::cost::{CHUNK_BYTES, CostTable};
 use nyx_base::{CachePadded, Clock, DevicePs, Instant, Nanos, TenantId, WorkerId};
 use nyx_media::{Front, Media, Op, Via};
 use std::sync::Arc;
@@ -23,9 +23,11 @@ pub const SPIN_MAX: Nanos = Nanos(2_000);
 /// Delays are paid in pieces of at least this: a spin of 10 ns takes 23 ns, one of 200 is exact.
 const SPIN_MIN: Nanos = Nanos(200);
 
-/// What somebody reserves at once who makes accesses elsewhere. Others of his tenant, or of its
-/// group, wait as long for him; he asks for each.
+/// What somebody reserves at once who makes accesses elsewhere: what is earned in [`TURN_MIN`], and
+/// no more than this. Others of his tenant, or of its group, wait as long for him, and get less in
+/// their turns; he asks for each.
 pub const TURN: DevicePs = DevicePs(200_000_000);
+const TURN_MIN: Nanos = Nanos::from_millis(1);
 
 /// What a worker leases where nothing is limited, so that it looks again soon: 20 us of the device.
 const FREE_LEASE_PS: i64 = 20_000_000;
@@ -208,6 +210,19 @@ impl Pace<'_> {
     }
 }
 
+/// What so many accesses of so many bytes together take, of which each page beyond an access' first
+/// costs the same; shorter ones are as long as their mean.
+fn price_of_all(cost: &CostTable, op: Op, accesses: u64, bytes: u64) -> u64 {
+    let pages = bytes / CHUNK_BYTES as u64;
+    if pages < accesses {
+        let len = usize::try_from(bytes / accesses).unwrap_or(CHUNK_BYTES);
+        return cost.price(op, len).0.saturating_mul(accesses);
+    }
+    let [one, two] = [1, 2].map(|pages| cost.price(op, pages * CHUNK_BYTES).0);
+    let further = two.saturating_sub(one).saturating_mul(pages - accesses);
+    one.saturating_mul(accesses).saturating_add(further)
+}
+
 impl Toll {
     /// One that has leased nothing yet.
     pub fn new(account: Arc<CachePadded<Account>>, budget: Arc<Budget>) -> Toll {
@@ -316,10 +331,11 @@ impl Toll {
         if budget.delay_units() == DELAY_INFINITE && budget.is_paused(now) {
             return held(Instant::NEVER);
         }
-        if !budget.is_limited() {
+        // Of the tightest limit: there may be one above alone.
+        let Some(portion) = budget.portion(TURN_MIN) else {
             *draws = Draws::default();
             return Draw::Free;
-        }
+        };
         if let Some(reserved) = &draws.reserved {
             match budget.redeem(now, reserved) {
                 Err(until) => return held(until),
@@ -328,7 +344,7 @@ impl Toll {
             draws.reserved = None;
         }
         draws.left_ps += budget.lease(now, want.0.saturating_sub(draws.left_ps));
-        let turn = want.0.min(TURN.0);
+        let turn = want.0.min(portion.hold_ps.min(TURN.0));
         if draws.left_ps >= turn.div_ceil(2) {
             let granted = draws.left_ps.min(want.0);
             draws.left_ps -= granted;
@@ -354,8 +370,7 @@ impl Toll {
         if cfg!(feature = "unmetered") || accesses == 0 {
             return;
         }
-        let len = usize::try_from(bytes / accesses).unwrap_or(usize::MAX);
-        let price_ps = cost.price(op, len).0.saturating_mul(accesses);
+        let price_ps = price_of_all(cost, op, accesses, bytes);
         self.account.add(op, price_ps, accesses, bytes);
     }
 
@@ -547,7 +562,7 @@ mod tests {
         while now < Instant(1_000 * MS) {
             match tolls.lane(TENANT).draw(now, want) {
                 Draw::Granted(granted) => {
-                    assert!(granted <= want && granted.0 >= TURN.0 / 2);
+                    assert!(granted <= want && granted.0 >= 50_000_000);
                     sum += granted.0;
                 }
                 Draw::Closed { until } => {
@@ -569,7 +584,7 @@ mod tests {
         let share = drawn(&mut tolls, want) as f64 * 1e-12;
         assert!((0.098..0.102).contains(&share), "{share} of the device");
         let asked = tolls.lane(TENANT).state.toll.account.usage().holds;
-        assert!((450..=550).contains(&asked), "{asked} holds for 100 ms");
+        assert!((900..=1_100).contains(&asked), "{asked} holds for a second");
     }
 
     #[test]
@@ -618,6 +633,33 @@ mod tests {
         assert_eq!(lane.state.toll.lease_ps, 0);
         budget.set_byte_price(DevicePs(7));
         assert_eq!(tolls.lane(TENANT).price(Op::Read, 4096), DevicePs(28_672));
+    }
+
+    #[test]
+    fn each_page_beyond_the_first_of_an_access_costs_the_same_whatever_the_mix() {
+        let rates = [1e6; crate::cost::STEPS];
+        let further = DevicePs(100_000);
+        let cost = CostTable::from_max_iops(&rates, &rates).with_further_chunks(further, further);
+        let price =
+            |accesses: u64, pages: u64| price_of_all(&cost, Op::Read, accesses, pages * 4096);
+        assert_eq!(price(1, 1), 1_000_000);
+        assert_eq!(price(2, 5), 2_000_000 + 3 * 100_000);
+        assert_eq!(price(3, 34), price(2, 2) + price(1, 32));
+        assert_eq!(price_of_all(&cost, Op::Read, 4, 1_000), 4_000_000);
+        assert_eq!(price_of_all(&cost, Op::Read, 1 << 32, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn where_only_a_budget_above_has_no_limit_either_nothing_is_limited() {
+        let (device, budget) = (device(), Arc::new(Budget::unlimited()));
+        let above = Arc::new(Budget::unlimited());
+        budget.set_above(Some(above.clone()));
+        let mut tolls = tolls(0, &device, &budget);
+        let want = DevicePs(1_000);
+        assert_eq!(tolls.lane(TENANT).draw(Instant(MS), want), Draw::Free);
+        above.set_limit(Instant(MS), Limit::sustained(Rate::of_share(0.1)));
+        let drawn = tolls.lane(TENANT).draw(Instant(2 * MS), want);
+        assert_eq!(drawn, Draw::Granted(want));
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn what_a_program_uses_is_its_tenants_and_the_limit_holds() {
             purse.spend(spent % 4 != 0, 1 + spent % 8);
             spent += 1;
         } else {
-            purse.rest();
+            purse.rest(need);
         }
         assert!(
             began.elapsed() < PATIENCE * 4,
@@ -182,7 +182,7 @@ fn where_the_server_goes_the_program_goes_on_and_the_report_says_so() {
                 purse.spend(true, 8);
                 spent += 1;
             }
-            false => purse.rest(),
+            false => purse.rest(Need::Later),
         }
         assert!(began.elapsed() < PATIENCE, "{spent}: it hangs");
     }

@@ -290,6 +290,17 @@ impl Pager {
         self.line.len()
     }
 
+    /// Whether who touches a page waits for something that is on its way: a read of it (true), or a
+    /// write, of a page that was forgotten meanwhile. None where he does not.
+    pub fn waits_for(&self, page: u32) -> Option<bool> {
+        let entry = self.table.get(page);
+        match entry.state() {
+            State::Reading => Some(true),
+            _ if entry.is(FORGOTTEN) && entry.is(WRITING) => Some(false),
+            _ => None,
+        }
+    }
+
     /// What happened.
     pub fn counts(&self) -> Counts {
         self.counts

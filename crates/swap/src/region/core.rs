@@ -17,7 +17,7 @@
 //! [`Shared::settle`] no act is left that was not carried out, or put into a list in its order.
 
 use super::bits::Bits;
-use super::device::Desk;
+use super::device::{Desk, Hurried};
 use super::error::reason;
 use super::flux::Flux;
 use super::memory::Memory;
@@ -98,8 +98,8 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Memory>,
     /// Whether what is read ahead may be held: the device's time is paid for.
     is_metered: bool,
-    /// Somebody waits for what is read ahead.
-    is_hurried: AtomicBool,
+    /// Somebody waits for what is read ahead; for a page that is being written.
+    hurried: [AtomicBool; 2],
     flux: Flux,
     pub(super) clock: TscClock,
     /// Wakes the background's thread.
@@ -214,7 +214,7 @@ impl Shared {
     ) -> io::Result<Shared> {
         Ok(Shared {
             is_metered,
-            is_hurried: AtomicBool::new(false),
+            hurried: [AtomicBool::new(false), AtomicBool::new(false)],
             core: Mutex::new(Core {
                 pager,
                 acts: Vec::with_capacity(64),
@@ -326,17 +326,25 @@ impl Shared {
         self.settle(&mut core, Some(desk));
     }
 
-    /// Somebody wants a page: where it is read ahead, and that is held, it is held no more.
+    /// Somebody wants a page: where it waits for a read or a write, and that is held, it is held no
+    /// more.
     fn hurry(&self, core: &mut Core, page: u32) {
-        if self.is_metered && core.pager.state(page) == State::Reading {
-            self.is_hurried.store(true, Relaxed);
+        if self.is_metered
+            && let Some(is_read) = core.pager.waits_for(page)
+        {
+            self.hurried[usize::from(!is_read)].store(true, Relaxed);
             core.due.is_ring = true;
         }
     }
 
-    /// Whether somebody has waited for what is read ahead since this was asked.
-    pub(super) fn was_hurried(&self) -> bool {
-        self.is_metered && self.is_hurried.swap(false, Relaxed)
+    /// What somebody has waited for since this was asked.
+    pub(super) fn hurried(&self) -> Hurried {
+        let was = |flag: &AtomicBool| self.is_metered && flag.swap(false, Relaxed);
+        match self.hurried.each_ref().map(was) {
+            [_, true] => Hurried::All,
+            [true, false] => Hurried::Reads,
+            [false, false] => Hurried::Nothing,
+        }
     }
 
     /// Reads or writes are over.
@@ -574,7 +582,9 @@ impl Shared {
                 };
                 let what = Move::one(page, slot, kind);
                 match desk {
-                    Some(desk) if is_critical => desk.push([what]),
+                    // Where it may not go now the background's thread waits for that: this one
+                    // has others to answer.
+                    Some(desk) if is_critical && desk.may_now() => desk.push([what]),
                     _ => core.posted.push(what),
                 }
             }

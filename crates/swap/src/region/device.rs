@@ -1,8 +1,8 @@
 //! The device of a region, and a thread's desk at it: a queue with the pages that are on their way.
 //!
-//! Pages are read into buffers, and copied into memory when they are there; they are copied out of it
-//! when they are written (`memory.rs` says why). Those side by side that nobody waits for are one
-//! request: one of many pages takes the CPU and the device little longer than one of a page.
+//! Pages are read into buffers, and copied into memory when they are there; they are copied out of
+//! it when they are written (`memory.rs` says why). Those side by side that nobody waits for are
+//! one request: one of many pages takes the CPU and the device little longer than one of a page.
 //!
 //! What it never does: reach the device other than through `nyx_media`'s queues.
 //!
@@ -294,7 +294,8 @@ impl Device {
             clock: TscClock::start(),
             purse: self.purse.clone(),
             is_urgent: false,
-            is_hurried: false,
+            hurried: Hurried::Nothing,
+            was_held: false,
         })
     }
 
@@ -332,8 +333,21 @@ pub(super) struct Desk {
     purse: Option<Arc<Purse>>,
     /// Somebody waits for memory: all that is moved is waited for.
     is_urgent: bool,
-    /// Somebody waits for what is read ahead.
-    is_hurried: bool,
+    /// For what of that which waits somebody waits.
+    hurried: Hurried,
+    /// Whether something was held when it was looked at last.
+    was_held: bool,
+}
+
+/// What of that which nobody waited for somebody waits for by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hurried {
+    /// Nothing.
+    Nothing,
+    /// A page that is read ahead.
+    Reads,
+    /// A page that is written.
+    All,
 }
 
 impl Desk {
@@ -376,8 +390,8 @@ impl Desk {
         }
         let is_needed = |what: &Move| match what.kind {
             Kind::Critical => true,
-            Kind::Ahead => self.is_hurried || self.is_urgent,
-            Kind::Write => self.is_urgent,
+            Kind::Ahead => self.is_urgent || self.hurried >= Hurried::Reads,
+            Kind::Write => self.is_urgent || self.hurried == Hurried::All,
         };
         let first = match self.alone.is_empty() {
             true => self.waiting.iter().position(is_needed)?,
@@ -400,11 +414,25 @@ impl Desk {
         self.is_urgent = is_urgent;
     }
 
-    /// Somebody waits for what is read ahead: all of that goes, as far as it is here.
-    pub(super) fn hurry(&mut self) {
-        self.is_hurried = true;
+    /// Somebody waits for something of this: all of its kind goes, as far as it is here.
+    pub(super) fn hurry(&mut self, what: Hurried) {
+        self.hurried = self.hurried.max(what);
         self.set_off();
-        self.is_hurried = self.waiting.iter().any(|what| what.kind == Kind::Ahead);
+        let waits = |kind| self.waiting.iter().any(|what| what.kind == kind);
+        let is_over = match self.hurried {
+            Hurried::Nothing => true,
+            Hurried::Reads => !waits(Kind::Ahead),
+            Hurried::All => !waits(Kind::Ahead) && !waits(Kind::Write),
+        };
+        if is_over {
+            self.hurried = Hurried::Nothing;
+        }
+    }
+
+    /// Whether what somebody waits for may go now.
+    pub(super) fn may_now(&self) -> bool {
+        let purse = self.purse.as_ref();
+        purse.is_none_or(|purse| purse.may(Need::Now))
     }
 
     fn set_off(&mut self) {
@@ -438,6 +466,11 @@ impl Desk {
         if self.moving.len() > before {
             self.queue.kick();
         }
+        let is_held = self.is_held();
+        if let Some(purse) = self.purse.as_ref().filter(|_| is_held) {
+            purse.ask(!self.was_held);
+        }
+        self.was_held = is_held;
     }
 
     /// A buffer for a move; none where those for several pages are all on their way.
@@ -502,7 +535,7 @@ impl Desk {
                 self.set_off();
             }
             if self.moving.is_empty() {
-                self.purse.iter().for_each(|purse| purse.rest());
+                self.purse.iter().for_each(|purse| purse.rest(Need::Now));
             } else if self.clock.now().since(began).0 > SPIN_NS {
                 self.queue.rest();
             } else {

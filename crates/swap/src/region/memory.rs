@@ -171,8 +171,8 @@ impl Memory {
         self.uffd.wake(self.at(page))
     }
 
-    /// Takes pages, each by its place in the view, out of there; what is in memory stays. Poison goes
-    /// too.
+    /// Takes pages, each by its place in the view, out of there; what is in memory stays. Poison
+    /// goes too.
     ///
     /// Places are put in order: those side by side are one range to the kernel, which tells other
     /// CPUs of each range that was written to, and that costs more than the rest.

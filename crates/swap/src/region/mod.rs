@@ -18,10 +18,10 @@
 //!
 //! The pager decides all; here its acts are carried out, in their order (`core.rs`). Memory is a
 //! file without a name (`memory.rs`) and its *view*, of the program, into which pages are mapped by
-//! `UFFDIO_CONTINUE`. What the device reads and writes is copied into the file and out of it. A page
-//! whose memory is given back is a hole in the file. What is read is mapped read only, unless it was
-//! written to the last time; its first write is a fault by which the pager knows that it is to be
-//! written back. Threads are in `threads.rs`.
+//! `UFFDIO_CONTINUE`. What the device reads and writes is copied into the file and out of it. A
+//! page whose memory is given back is a hole in the file. What is read is mapped read only, unless
+//! it was written to the last time; its first write is a fault by which the pager knows that it is
+//! to be written back. Threads are in `threads.rs`.
 //!
 //! What it never does: hold more in memory than its limit, which is counted in the pages of the
 //! file; leave a thread, a file or a mapping behind; show zeros for what it cannot read; work in

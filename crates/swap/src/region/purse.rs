@@ -23,7 +23,7 @@ use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex::{self, Flags, Timespec};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -157,15 +157,14 @@ impl Purse {
             Need::Later => 0,
         };
         let is_enough = words.left_ps.load(Relaxed) > least_ps;
-        if is_enough || words.is_free.load(Relaxed) != 0 {
-            return true;
-        }
-        let is_alone = self.is_alone();
-        if !is_alone {
-            words.holds.fetch_add(1, Relaxed);
-            self.ring();
-        }
-        is_alone
+        is_enough || words.is_free.load(Relaxed) != 0 || self.is_alone()
+    }
+
+    /// Something is held: asks for more. What is held for longer is counted once.
+    pub fn ask(&self, is_new: bool) {
+        let holds = &self.shared.words().holds;
+        holds.fetch_add(u64::from(is_new), Relaxed);
+        self.ring();
     }
 
     /// Whether nothing was heard of the till for long.
@@ -205,13 +204,15 @@ impl Purse {
         let _ = futex::wake(bell, Flags::empty(), 1);
     }
 
-    /// Waits until the till has spoken, a little while at most.
-    pub fn rest(&self) {
+    /// Asks for more, and waits until the till has spoken, a little while at most; not at all where
+    /// a request may go.
+    pub fn rest(&self, need: Need) {
         let words = self.shared.words();
         let spoken = words.spoken.load(Relaxed);
-        if self.may(Need::Now) {
+        if self.may(need) {
             return;
         }
+        self.ask(true);
         let _ = futex::wait(&words.spoken, Flags::empty(), spoken, Some(&LOOK));
     }
 }
@@ -232,6 +233,32 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// Without those of which a count was seen before its bytes, or after: they are seen the next
+    /// time.
+    #[must_use]
+    pub fn whole(mut self) -> Spent {
+        if (self.reads == 0) != (self.read_bytes == 0) {
+            (self.reads, self.read_bytes) = (0, 0);
+        }
+        if (self.writes == 0) != (self.written_bytes == 0) {
+            (self.writes, self.written_bytes) = (0, 0);
+        }
+        self
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(&self, more: &Spent) -> Spent {
+        let and = |one: u64, more: u64| one.wrapping_add(more);
+        Spent {
+            reads: and(self.reads, more.reads),
+            read_bytes: and(self.read_bytes, more.read_bytes),
+            writes: and(self.writes, more.writes),
+            written_bytes: and(self.written_bytes, more.written_bytes),
+            holds: and(self.holds, more.holds),
+        }
+    }
+
     /// What was used since.
     #[must_use]
     pub fn since(&self, before: &Spent) -> Spent {
@@ -257,7 +284,11 @@ pub struct Prices {
 
 /// The side of a [`Purse`] on which time is granted.
 #[derive(Debug)]
-pub struct Till(Shared);
+pub struct Till {
+    shared: Shared,
+    /// When it spoke last.
+    spoke: Mutex<Instant>,
+}
 
 impl Till {
     /// Makes a file, and an empty purse in it.
@@ -268,14 +299,18 @@ impl Till {
     pub fn create(path: &Path) -> io::Result<Till> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(path)?;
-        file.set_len(PAGE_BYTES as u64)?;
-        Shared::map(&file).map(Till)
+        let mut file = options.open(path)?;
+        // Not a hole, for which there may be no room later.
+        file.write_all(&[0; PAGE_BYTES])?;
+        Ok(Till {
+            shared: Shared::map(&file)?,
+            spoke: Mutex::new(Instant::now()),
+        })
     }
 
     /// What requests take from now on, and below how much it is rung for.
     pub fn set_prices(&self, prices: &Prices, low_ps: u64) {
-        let words = self.0.words();
+        let words = self.shared.words();
         let set = |of: &[AtomicU64; 2], to: [u64; 2]| {
             of.iter().zip(to).for_each(|(of, to)| of.store(to, Relaxed));
         };
@@ -285,9 +320,18 @@ impl Till {
         words.low_ps.store(low_ps, Relaxed);
     }
 
-    /// Grants so much; none lets everything go, and what was owed is forgotten.
+    /// Grants so much; none lets everything go, and what was owed is forgotten. After a silence for
+    /// which nothing was held what is owed is no more than the credit: or the program would stand
+    /// still for as long as that took.
     pub fn grant(&self, granted_ps: Option<u64>) {
-        let words = self.0.words();
+        let mut spoke = self.spoke.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if now.duration_since(std::mem::replace(&mut *spoke, now)) > PATIENCE {
+            let left_ps = &self.shared.words().left_ps;
+            left_ps.fetch_max(-CREDIT_PS, Relaxed);
+        }
+        drop(spoke);
+        let words = self.shared.words();
         match granted_ps {
             None => {
                 words.is_free.store(1, Relaxed);
@@ -308,12 +352,12 @@ impl Till {
 
     /// What is left, in picoseconds; below zero is what is owed.
     pub fn left_ps(&self) -> i64 {
-        self.0.words().left_ps.load(Relaxed)
+        self.shared.words().left_ps.load(Relaxed)
     }
 
     /// What was used.
     pub fn spent(&self) -> Spent {
-        let words = self.0.words();
+        let words = self.shared.words();
         Spent {
             reads: words.reads.load(Relaxed),
             read_bytes: words.read_bytes.load(Relaxed),
@@ -325,7 +369,7 @@ impl Till {
 
     /// How often it was rung for.
     pub fn rung(&self) -> u32 {
-        self.0.words().bell.load(Relaxed)
+        self.shared.words().bell.load(Relaxed)
     }
 
     /// Waits until it is rung for once more than `rung` times, or for so long.
@@ -334,7 +378,7 @@ impl Till {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         };
-        let _ = futex::wait(&self.0.words().bell, Flags::empty(), rung, Some(&time));
+        let _ = futex::wait(&self.shared.words().bell, Flags::empty(), rung, Some(&time));
     }
 }
 
@@ -371,7 +415,7 @@ mod tests {
             purse.spend(false, 2);
         }
         assert!(!purse.may(Need::Now), "{}", till.left_ps());
-        assert_eq!(till.spent().holds, 3);
+        assert_eq!(till.spent().holds, 0, "nobody has waited");
         till.grant(Some(CREDIT_PS as u64));
         assert!(
             purse.may(Need::Now) && !purse.may(Need::Later),
@@ -421,7 +465,7 @@ mod tests {
     fn who_hears_nothing_for_long_is_not_held() {
         let (till, purse) = pair();
         let heard = |ago| {
-            let spoken = till.0.words().spoken.load(Relaxed);
+            let spoken = till.shared.words().spoken.load(Relaxed);
             *purse.heard.lock().unwrap() = (spoken, Instant::now() - ago);
         };
         assert!(!purse.may(Need::Later));
@@ -442,7 +486,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !purse.may(Need::Now) {
-                    purse.rest();
+                    purse.rest(Need::Now);
                 }
             });
             // The bell is rung by who is held.
@@ -451,6 +495,39 @@ mod tests {
             till.grant(Some(2 * CREDIT_PS as u64));
         });
         assert!(till.left_ps() > 0);
+    }
+
+    #[test]
+    fn after_a_silence_no_more_is_owed_than_the_credit() {
+        let (till, purse) = pair();
+        till.grant(Some(0));
+        (0..10).for_each(|_| purse.spend(false, 1_000_000));
+        let owed_ps = till.left_ps();
+        assert!(owed_ps < -2 * CREDIT_PS);
+        till.grant(Some(1));
+        assert_eq!(till.left_ps(), owed_ps + 1, "who was heard owes all");
+        *till.spoke.lock().unwrap() = Instant::now() - PATIENCE * 2;
+        till.grant(Some(7));
+        assert_eq!(till.left_ps(), 7 - CREDIT_PS);
+    }
+
+    #[test]
+    fn counts_without_their_bytes_are_seen_the_next_time() {
+        let torn = Spent {
+            reads: 1,
+            writes: 2,
+            written_bytes: 8192,
+            ..Spent::default()
+        };
+        let whole = torn.whole();
+        assert_eq!((whole.reads, whole.writes), (0, 2));
+        let later = Spent {
+            read_bytes: 4096,
+            ..torn
+        };
+        let rest = later.since(&whole).whole();
+        assert_eq!((rest.reads, rest.read_bytes, rest.writes), (1, 4096, 0));
+        assert_eq!(whole.and(&rest), later);
     }
 
     #[test]

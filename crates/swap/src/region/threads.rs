@@ -15,7 +15,7 @@
 //! *Thread safety*: each thread owns its desks; all else is [`Shared`].
 
 use super::core::{Kind, Move, Shared};
-use super::device::Desk;
+use super::device::{Desk, Hurried};
 use super::error::{RegionError, Trying};
 use super::uffd::PAGE_BYTES;
 use nyx_base::{Clock, Nanos};
@@ -208,10 +208,10 @@ impl Background {
     pub(super) fn run(mut self) {
         let woken = self.watch().expect("events of ours can be watched");
         while !self.shared.is_over.load(Acquire) {
-            let is_hurried = self.shared.was_hurried();
+            let hurried = self.shared.hurried();
             self.set_off_posted();
-            if is_hurried {
-                self.background.hurry();
+            if hurried > Hurried::Nothing {
+                self.background.hurry(hurried);
             }
             let is_moved = self.take_in();
             let sleep = match self.reclaim() {
@@ -283,9 +283,10 @@ impl Background {
         }
         self.is_rested = false;
         let mut core = self.shared.lock_politely();
-        // Of those that wait some may wait for what is held.
-        self.background.set_urgent(core.pager.waiting() > 0);
         let (used, limit) = (core.pager.used_pages(), core.pager.limit_pages());
+        // Of those that wait some may wait for what is held; so does a limit that was lowered.
+        let is_urgent = core.pager.waiting() > 0 || used > limit;
+        self.background.set_urgent(is_urgent);
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
         let now = self.shared.clock.now();
         let down_to = match self.down_to {

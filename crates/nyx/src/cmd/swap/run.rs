@@ -138,7 +138,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     pass_on(signals, &session);
     session.wait(|| false)?;
     let (mut report, left) = session.finish();
-    report.tenant = teller.and_then(Teller::finish);
+    report.tenant = teller.map(Teller::finish);
     left.iter().for_each(tell);
     if !args.no_report {
         eprint!("{report}");

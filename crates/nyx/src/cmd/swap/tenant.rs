@@ -69,6 +69,7 @@ impl TenantArgs {
         // What is wrong is said before anything is made.
         line.ask(0, &Spent::default()).map_err(Problem::failure)?;
         let (sender, tills) = sync_channel(1);
+        let (name, server) = (line.name.clone(), line.address.to_string());
         let is_over = Arc::new(AtomicBool::new(false));
         let asking = Asking {
             line,
@@ -79,6 +80,8 @@ impl TenantArgs {
         };
         let thread = thread::spawn(move || asking.run(&tills));
         Ok(Some(Teller {
+            name,
+            server,
             sender,
             is_over,
             thread,
@@ -89,6 +92,8 @@ impl TenantArgs {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Teller {
+    name: String,
+    server: String,
     sender: SyncSender<Till>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<TenantUse>,
@@ -101,9 +106,15 @@ impl Teller {
     }
 
     /// Tells the server of the rest; what was used.
-    pub(super) fn finish(self) -> Option<TenantUse> {
+    pub(super) fn finish(self) -> TenantUse {
         self.is_over.store(true, Relaxed);
-        self.thread.join().ok()
+        self.thread.join().unwrap_or_else(|_| TenantUse {
+            name: self.name,
+            server: self.server,
+            spent: Spent::default(),
+            device_s: 0.0,
+            lost: Some("who asked the server has failed".to_owned()),
+        })
     }
 }
 
@@ -142,7 +153,13 @@ struct Line {
 impl Line {
     /// Tells what was made, and asks for as much device time.
     fn ask(&mut self, want_ps: u64, made: &Spent) -> Result<Leased, Problem> {
-        let asked = self.exchange(want_ps, made);
+        let was_connected = self.stream.is_some();
+        let mut asked = self.exchange(want_ps, made);
+        if was_connected && matches!(asked, Err(Problem::Lost(_))) {
+            // It may have been started anew, and nobody should be held for that.
+            self.stream = None;
+            asked = self.exchange(want_ps, made);
+        }
         if asked.is_err() {
             self.stream = None;
         }
@@ -229,16 +246,16 @@ impl Asking {
     /// Asks once, and waits until it is to ask again; whether it was the last time.
     fn turn(&mut self, till: &Till) -> bool {
         let is_last = self.is_over.load(Relaxed);
-        let (rung, spent) = (till.rung(), till.spent());
-        let made = spent.since(&self.told);
+        let rung = till.rung();
+        let made = till.spent().since(&self.told).whole();
         let want_ps = match is_last {
             true => 0,
             false => FULL_PS.saturating_sub(till.left_ps()).max(0).unsigned_abs(),
         };
         match self.line.ask(want_ps, &made) {
             Ok(leased) => {
-                self.told = spent;
-                self.device_ps += price_ps(&leased, &made);
+                self.told = self.told.and(&made);
+                self.device_ps = self.device_ps.saturating_add(price_ps(&leased, &made));
                 let (read_ps, write_ps) = (leased.read_ps, leased.write_ps);
                 till.set_prices(&Prices { read_ps, write_ps }, FULL_PS.unsigned_abs() / 2);
                 till.grant(leased.granted_ps);
@@ -263,8 +280,10 @@ fn wait(till: &Till, rung: u32, leased: &Leased, want_ps: u64, is_used: bool) {
     match leased.granted_ps {
         // It would only be told the same.
         Some(0) if want_ps > 0 => thread::sleep(again),
-        _ if is_used => till.wait(rung, again),
-        _ => till.wait(rung, IDLE),
+        // Nobody rings where nothing is limited.
+        None => till.wait(rung, again),
+        Some(_) if is_used => till.wait(rung, again),
+        Some(_) => till.wait(rung, IDLE),
     }
 }
 
@@ -272,10 +291,11 @@ fn wait(till: &Till, rung: u32, leased: &Leased, want_ps: u64, is_used: bool) {
 fn price_ps(leased: &Leased, made: &Spent) -> u64 {
     let of = |[first_ps, further_ps]: [u64; 2], count: u64, bytes: u64| {
         let further = (bytes / PAGE_BYTES as u64).saturating_sub(count);
-        first_ps * count + further_ps * further
+        let first_ps = first_ps.saturating_mul(count);
+        first_ps.saturating_add(further_ps.saturating_mul(further))
     };
-    of(leased.read_ps, made.reads, made.read_bytes)
-        + of(leased.write_ps, made.writes, made.written_bytes)
+    let read_ps = of(leased.read_ps, made.reads, made.read_bytes);
+    read_ps.saturating_add(of(leased.write_ps, made.writes, made.written_bytes))
 }
 
 #[cfg(test)]

@@ -433,6 +433,24 @@ fn what_is_the_same_on_the_device_leaves_without_a_write() {
 }
 
 #[test]
+fn it_is_told_for_what_who_touches_a_page_waits() {
+    let mut world = written(SHAPE);
+    world.touch(0, None);
+    assert_eq!(world.pager.waits_for(0), Some(true), "a read");
+    world.settle();
+    assert_eq!(world.pager.waits_for(0), None);
+    world.touch_and_settle(0, Some(7));
+    while world.writes.iter().all(|&(page, _)| page != 0) {
+        world.reclaim(1);
+    }
+    assert_eq!(world.pager.waits_for(0), None, "it is there");
+    forget(&mut world, 0);
+    assert_eq!(world.pager.waits_for(0), Some(false), "a write");
+    world.settle();
+    assert_eq!(world.pager.waits_for(0), None);
+}
+
+#[test]
 fn zeros_take_neither_a_read_nor_a_slot() {
     let mut world = World::new(SHAPE);
     for page in 0..10 {
