@@ -1,5 +1,5 @@
 //! What runs on a device have: swap and, for programs that page for themselves, another device of
-//! the same kind.
+//! the same kind, or a file in memory.
 //!
 //! All stand at fixed places or are written down there, so that what a killed run left is found and
 //! taken down by the next. What it never does: touch a device that it did not make.
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 /// Below the output directory: a tmpfs for swap, one for pages, and what is known of a zram device.
 const SWAP: &str = "ram";
 const PAGES: &str = "ram-pages";
+const IDEAL: &str = "ram-ideal";
 const ZRAM: &str = "zram-pages.json";
 /// Another after each boot: a device is known by its number until then only.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -29,12 +30,22 @@ pub(crate) struct Disks {
     swap: Option<RamDisk>,
     ram: Option<RamDisk>,
     zram: Option<ZramDisk>,
+    ideal: Option<RamDisk>,
 }
 
 impl Disks {
-    /// What runs on `device` need, of so many bytes each.
-    pub(crate) fn make(out: &Path, device: Device, bytes: u64, has_pages: bool) -> Result<Disks> {
+    /// What runs on `device` need, of so many bytes each: whether programs that page for themselves
+    /// are among them, and such that do so to memory.
+    pub(crate) fn make(
+        out: &Path,
+        device: Device,
+        bytes: u64,
+        [has_pages, has_ideal]: [bool; 2],
+    ) -> Result<Disks> {
         let mut disks = Disks::default();
+        if has_ideal {
+            disks.ideal = Some(RamDisk::make(&out.join(IDEAL), bytes, Holds::Copies)?);
+        }
         match device {
             Device::Loop => {
                 disks.swap = Some(RamDisk::make(&out.join(SWAP), bytes, Holds::Swap)?);
@@ -57,13 +68,14 @@ impl Disks {
         launch::Disks {
             swap: self.swap.as_ref().map(RamDisk::device),
             pages: ram.or(zram),
+            ideal: self.ideal.as_ref().map(RamDisk::device),
         }
     }
 }
 
 /// Takes down what a killed run left.
 pub(crate) fn take_down(out: &Path) -> Result<()> {
-    for place in [SWAP, PAGES] {
+    for place in [SWAP, PAGES, IDEAL] {
         ram_disk::take_down(&out.join(place));
     }
     take_down_zram(&out.join(ZRAM))
@@ -131,7 +143,7 @@ mod tests {
     #[test]
     fn what_a_killed_run_left_is_taken_down_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let make = || Disks::make(dir.path(), Device::Zram, 1 << 20, true);
+        let make = || Disks::make(dir.path(), Device::Zram, 1 << 20, [true, false]);
         let first = match make() {
             Ok(disks) => disks,
             Err(error) => {
@@ -177,7 +189,7 @@ mod tests {
     #[test]
     fn a_run_on_a_disk_needs_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let disks = Disks::make(dir.path(), Device::Disk, 1 << 20, true).unwrap();
+        let disks = Disks::make(dir.path(), Device::Disk, 1 << 20, [true, false]).unwrap();
         let seen = disks.as_seen();
         assert!(seen.swap.is_none() && seen.pages.is_none());
         take_down(dir.path()).unwrap();

@@ -29,6 +29,8 @@ pub(crate) struct Disks<'d> {
     pub(crate) swap: Option<&'d Path>,
     /// Another device of the kind, for the pages of [`Engine::Uffd`].
     pub(crate) pages: Option<&'d Path>,
+    /// A file in memory, for those of [`Engine::Ideal`].
+    pub(crate) ideal: Option<&'d Path>,
 }
 
 /// Where runs take place.
@@ -136,9 +138,12 @@ impl Runner<'_> {
         run.arg("--device").arg(device);
         run.arg("--device-size").arg(swap_bytes(base).to_string());
         run.args(key.engine.flags()).arg("--report").arg(report);
-        if key.engine == Engine::Uffd {
-            run.arg("--pages")
-                .arg(disks.pages.unwrap_or(&self.places.out));
+        if key.engine.has_arena() {
+            let pages = match key.engine {
+                Engine::Ideal => disks.ideal,
+                _ => disks.pages,
+            };
+            run.arg("--pages").arg(pages.unwrap_or(&self.places.out));
         }
         run.arg("--");
         match runs {
@@ -252,6 +257,7 @@ mod tests {
         let disks = Disks {
             swap: Some(Path::new("swap-disk")),
             pages: Some(Path::new("pages-disk")),
+            ideal: Some(Path::new("memory")),
         };
         let with = words(Engine::Uffd, disks);
         assert!(with.contains("--device swap-disk"), "{with}");
@@ -260,6 +266,8 @@ mod tests {
             "{with}"
         );
         assert!(with.contains("--pages pages-disk"), "{with}");
+        let ideal = words(Engine::Ideal, disks);
+        assert!(ideal.contains("--pages memory "), "{ideal}");
         let on_disk = words(Engine::Uffd, Disks::default());
         assert!(on_disk.contains("--device out/swap"), "{on_disk}");
         assert!(on_disk.contains("--pages out "), "{on_disk}");

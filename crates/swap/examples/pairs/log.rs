@@ -125,7 +125,7 @@ impl Row {
 
     /// Why a program that was to page for itself did not.
     fn missing_arena(&self) -> Option<&str> {
-        if self.key.engine != Engine::Uffd {
+        if !self.key.engine.has_arena() {
             return None;
         }
         let arena = self

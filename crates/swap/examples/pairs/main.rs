@@ -47,6 +47,8 @@ Engines:
                go to the directory of the swap file (disk), or to a second loop or zram device. The
                pager is in the program's process, and so is its CPU time. A run in which a process
                went without is no good one.
+  ideal        the same, its pages in a file in memory that is not the program's: what is left is
+               the pager and a copy
 
 P50 and P99 of a touch are the program's own, with each engine: touch-random with --ratios 50 is
 section 4.2 of Ultraswap.
@@ -117,7 +119,8 @@ impl Places {
     fn check(&self, engines: &[Engine]) -> Result<()> {
         let programs = ["touch", "programs"].map(|name| self.examples.join(name));
         let library = self.nyx.with_file_name(LIBRARY);
-        let library = engines.contains(&Engine::Uffd).then_some(&library);
+        let has_arena = engines.iter().any(|engine| engine.has_arena());
+        let library = has_arena.then_some(&library);
         for path in programs.iter().chain([&self.nyx]).chain(library) {
             if !path.exists() {
                 let path = path.display();
@@ -209,8 +212,9 @@ fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> 
             continue;
         }
         let bytes = launch::swap_bytes(base.report.as_ref());
-        let has_pages = keys.iter().any(|key| key.engine == Engine::Uffd);
-        let disks = disks::Disks::make(&places.out, device, bytes, has_pages)?;
+        let has = |engine| keys.iter().any(|key| key.engine == engine);
+        let wanted = [has(Engine::Uffd), has(Engine::Ideal)];
+        let disks = disks::Disks::make(&places.out, device, bytes, wanted)?;
         for key in &keys {
             let told = runner.run(key, Some(&base), disks.as_seen());
             missed += usize::from(!keep(log, told)?);

@@ -66,6 +66,9 @@ pub(crate) enum Engine {
     /// The program itself, through the preload library; what that does not reach by the kernel
     /// alone.
     Uffd,
+    /// The same with its pages copied to memory outside of the limit: what any device would be
+    /// compared with.
+    Ideal,
 }
 
 /// What results can be compared.
@@ -118,12 +121,18 @@ impl Program {
 }
 
 impl Engine {
-    pub(crate) const ALL: [Engine; 4] = [
+    pub(crate) const ALL: [Engine; 5] = [
         Engine::Linux,
         Engine::LinuxWait,
         Engine::Kernel,
         Engine::Uffd,
+        Engine::Ideal,
     ];
+
+    /// Whether the program pages for itself.
+    pub(crate) fn has_arena(self) -> bool {
+        matches!(self, Engine::Uffd | Engine::Ideal)
+    }
 
     /// What `nyx swap run` is told: `--engine`, `--pool` and `--oom`.
     pub(crate) fn flags(self) -> [&'static str; 6] {
@@ -131,7 +140,7 @@ impl Engine {
             Engine::Unlimited | Engine::LinuxWait => ["kernel", "off", "wait"],
             Engine::Linux => ["kernel", "off", "kill"],
             Engine::Kernel => ["kernel", "auto", "wait"],
-            Engine::Uffd => ["uffd", "off", "wait"],
+            Engine::Uffd | Engine::Ideal => ["uffd", "off", "wait"],
         };
         ["--engine", engine, "--pool", pool, "--oom", oom]
     }

@@ -21,12 +21,14 @@ with the reclaimer (`--pool auto --oom wait`), `uffd` the program itself through
 ";
 
 /// Whose run times are divided by whose.
-const COMPARED: [(Engine, Engine); 5] = [
+const COMPARED: [(Engine, Engine); 7] = [
     (Engine::Kernel, Engine::Linux),
     (Engine::Kernel, Engine::LinuxWait),
     (Engine::Uffd, Engine::Linux),
     (Engine::Uffd, Engine::LinuxWait),
     (Engine::Uffd, Engine::Kernel),
+    (Engine::Kernel, Engine::Ideal),
+    (Engine::Uffd, Engine::Ideal),
 ];
 
 pub(crate) fn markdown(rows: &[Row]) -> String {
@@ -285,7 +287,7 @@ mod tests {
             "Real figures",
             "| program | device | memory | kernel / linux | kernel / linux-wait | uffd / linux |",
             "| sort | zram | 60 % | 0.62 (0.50 to 0.75, 2) | - | 0.75 (0.75 to 0.75, 1) | - | \
-             1.00 (1.00 to 1.00, 1) |\n",
+             1.00 (1.00 to 1.00, 1) | - | - |\n",
             "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - | - |",
             "| sort | zram | 60 % | uffd | 1 of 1 | 3.00 | - | 0.50 | 0.00 | 7 | 9 | 0 |",
             "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - |",

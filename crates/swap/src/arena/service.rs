@@ -15,11 +15,12 @@ use super::handoff::Queue;
 use super::terms::{ArenaFigures, Terms};
 use super::undisturbed::Undisturbed;
 use super::{budget, guard, says};
-use crate::region::{Device, Purse, Region, RegionError, Still, threads};
+use crate::region::{Device, PAGE_BYTES, Purse, Region, RegionError, Still, threads};
+use nyx_media::MediaError;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -230,12 +231,7 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
         error,
     })?;
     says::start()?;
-    let metadata = fs::metadata(&terms.pages);
-    let is_dir = metadata.is_ok_and(|metadata| metadata.is_dir());
-    let device = match is_dir {
-        true => Device::sparse(&terms.pages, terms.len_bytes)?,
-        false => Device::open_fastest(&terms.pages)?,
-    };
+    let device = device(terms)?;
     let device = match &terms.purse {
         Some(path) => device.metered(open(path)?),
         None => device,
@@ -254,6 +250,21 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     match guard::obstacle(guard::PROGRAMS) {
         Some(reason) => Err(not_safe(reason)),
         None => Ok(region),
+    }
+}
+
+/// Where pages go.
+fn device(terms: &Terms) -> Result<Device, MediaError> {
+    let kind = fs::metadata(&terms.pages).map(|metadata| metadata.file_type());
+    if kind.as_ref().is_ok_and(FileType::is_dir) {
+        return Device::sparse(&terms.pages, terms.len_bytes);
+    }
+    let device = Device::open_fastest(&terms.pages)?;
+    let len = device.len_bytes().saturating_sub(PAGE_BYTES as u64);
+    match kind.is_ok_and(|kind| kind.is_file()) {
+        // Its header says that it may be overwritten, the next time too.
+        true => Ok(device.part(PAGE_BYTES as u64, len)),
+        false => Ok(device),
     }
 }
 

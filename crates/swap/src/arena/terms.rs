@@ -24,7 +24,8 @@ pub struct Terms {
     /// Bytes of an arena: of addresses, and of its file of pages.
     pub len_bytes: u64,
     /// Where pages go: a directory, in which each process makes a file that has no name; or a block
-    /// device, all of which the first process takes that wants some.
+    /// device, or a file behind its first page, all of which the first process takes that wants
+    /// some.
     pub pages: PathBuf,
     /// The group's `memory.stat`, by which is seen what the rest of the program has in memory.
     pub stat: Option<PathBuf>,

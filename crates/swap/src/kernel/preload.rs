@@ -9,6 +9,7 @@ use super::area::{self, PAGE_BYTES};
 use super::group::Group;
 use super::record::Record;
 use super::session::Memory;
+use super::table;
 use crate::arena::{LIBRARY, Terms};
 use crate::error::{SwapError, Trying};
 use crate::region::{self, Till};
@@ -36,7 +37,8 @@ const PLACES: [&str; 2] = ["", "../lib/nyx"];
 pub struct Arena {
     /// The preload library ([`Arena::library`]).
     pub library: PathBuf,
-    /// Where its pages go: a directory, or a block device, which is overwritten.
+    /// Where its pages go: a directory; a block device, which is overwritten; or a file with a swap
+    /// header, behind which it is overwritten.
     pub pages: PathBuf,
     /// Its length; none for as much as the machine has memory, and in a directory no more than half
     /// of what is free there; never more than a device has.
@@ -144,7 +146,8 @@ fn purse(dir: &Path, meter: &SyncSender<Till>) -> Result<PathBuf, SwapError> {
     Ok(path)
 }
 
-/// The bytes of a block device that nobody uses; none of a directory on a disk.
+/// The bytes of a block device that nobody uses, or of a file with a swap header behind that; none
+/// of a directory on a disk.
 fn check_pages(path: &Path) -> Result<Option<u64>, SwapError> {
     let shown = path.display();
     if path.to_str().is_none() {
@@ -164,6 +167,9 @@ fn check_pages(path: &Path) -> Result<Option<u64>, SwapError> {
         access(path, Access::WRITE_OK).trying("make files in", path)?;
         return Ok(None);
     }
+    if kind.is_file() {
+        return check_file(path).map(Some);
+    }
     if !kind.is_block_device() {
         return Err(refused(format!(
             "{shown} is neither a directory nor a block device (--pages)"
@@ -179,6 +185,22 @@ fn check_pages(path: &Path) -> Result<Option<u64>, SwapError> {
         }
         Err(error) => Err(error).trying("open", path),
     }
+}
+
+/// Only a file that says that it may be overwritten.
+fn check_file(path: &Path) -> Result<u64, SwapError> {
+    let shown = path.display();
+    if area::uuid(path).is_err() {
+        return Err(refused(format!(
+            "{shown} has no swap header, and will not be overwritten (--pages); mkswap(8) makes one"
+        )));
+    }
+    if table::is_on(path)? {
+        return Err(refused(format!("{shown} is in use as swap (--pages)")));
+    }
+    access(path, Access::WRITE_OK).trying("write to", path)?;
+    let len = fs::metadata(path).trying("look at", path)?.len();
+    Ok(len - PAGE_BYTES)
 }
 
 fn has_separator(name: &OsStr) -> bool {
@@ -285,11 +307,7 @@ mod tests {
         let says = |library: &Path, pages: &Path| says(library, pages, Memory::Bytes(1 << 26));
         for (library, pages, part) in [
             (odd.as_path(), dir.path(), "colon or a space"),
-            (
-                &file,
-                file.as_path(),
-                "neither a directory nor a block device",
-            ),
+            (&file, file.as_path(), "has no swap header"),
             (
                 &file,
                 Path::new("/dev/null"),
@@ -305,6 +323,9 @@ mod tests {
             let said = says(library, pages);
             assert!(said.contains(part), "{part}: {said}");
         }
+        fs::write(&file, vec![0; 64 << 12]).unwrap();
+        area::format(&file, 64 << 12, [7; 16]).unwrap();
+        assert_eq!(check_pages(&file).unwrap(), Some(63 << 12));
         let in_memory = Path::new("/dev/shm");
         let kind = statfs(in_memory).map(|system| system.f_type as u64);
         match kind.is_ok_and(|kind| IN_MEMORY.contains(&kind)) {

@@ -53,9 +53,11 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "ENGINE", default_value = "auto")]
     engine: Engine,
     /// Where pages go with --engine uffd: a directory, in which there is a file without a name
-    /// then, or a block device, which is overwritten. An arena is as long as --device-size says
-    /// [default: the directory of --device, where that is a file; else /var/tmp].
-    #[arg(long, value_name = "DIR|DEVICE")]
+    /// then; a block device, which is overwritten; or a file with a swap header (mkswap), which is
+    /// overwritten behind that, as one that fills a tmpfs on slow memory (CXL). An arena is as long
+    /// as --device-size says [default: the directory of --device, where that is a file; else
+    /// /var/tmp].
+    #[arg(long, value_name = "DIR|DEVICE|FILE")]
     pages: Option<PathBuf>,
     #[command(flatten)]
     tenant: TenantArgs,
