@@ -111,3 +111,18 @@ fn without_terms_nothing_happens() {
     let ended = run(&mut command, None).well("map");
     assert_eq!((ended.stderr.as_str(), ended.figures), ("", None));
 }
+
+#[test]
+fn a_program_whose_files_may_not_be_so_long_goes_on_without_an_arena() {
+    let name = "a_program_whose_files_may_not_be_so_long";
+    if !can_page(name) {
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 2000; exec \"$0\" heap-sizes"]);
+    let ended = run(command.arg(&built().abuse), ROOM).well(name);
+    assert!(ended.stderr.contains("(ulimit -f)"), "{}", ended.stderr);
+    let figures = ended.figures.expect("it says why");
+    assert_eq!((figures.processes, figures.major_faults), (0, 0));
+    assert!(figures.refused.is_some());
+}

@@ -18,7 +18,9 @@ use super::{budget, guard, says};
 use crate::region::{Device, PAGE_BYTES, Purse, Region, RegionError, Still, threads};
 use nyx_media::MediaError;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open,
+};
 use std::fmt;
 use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, IoSlice};
@@ -225,6 +227,16 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     };
     if let Some(reason) = guard::obstacle(guard::OURS) {
         return Err(not_safe(reason));
+    }
+    // Pages are written to files: to that of the region's memory too.
+    if let Some(most) = getrlimit(Resource::Fsize).current
+        && most < terms.len_bytes
+    {
+        let wanted = terms.len_bytes;
+        return Err(not_safe(&format!(
+            "files of this process may be no longer than {most} bytes (ulimit -f), and an arena's \
+             has {wanted}"
+        )));
     }
     own_descriptors().map_err(|error| RegionError::Os {
         what: "have descriptors of its own",
