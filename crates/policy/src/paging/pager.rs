@@ -257,7 +257,7 @@ impl Pager {
             slots: Slots::new(shape.slots),
             ahead: Ahead::new(shape.prefetch),
             streams: (shape.prefetch == Prefetch::Stream)
-                .then(|| [Streams::new(), Streams::new(), Streams::new()]),
+                .then(|| [true, false, false].map(Streams::new)),
             foresight: Foresight::new(),
             limit: shape.limit_pages,
             used: 0,

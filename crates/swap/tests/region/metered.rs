@@ -20,13 +20,17 @@ const REQUEST_PS: i64 = 16_500_000;
 
 /// A region and who grants it time: nothing yet.
 fn metered(name: &str) -> Option<(Region, Till)> {
+    with_limit(name, LIMIT)
+}
+
+fn with_limit(name: &str, limit: usize) -> Option<(Region, Till)> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("purse");
     let till = Till::create(&path).expect("a file");
     till.set_prices(&PRICES, 1);
     till.grant(Some(0));
     let purse = Arc::new(Purse::open(&path).expect("a purse"));
-    let mut shape = Shape::new((PAGES * PAGE) as u64, (LIMIT * PAGE) as u64);
+    let mut shape = Shape::new((PAGES * PAGE) as u64, (limit * PAGE) as u64);
     shape.pool = Rule::Demand;
     let region = Region::with(shape, &device(PAGES).metered(purse));
     Some((made(name, region)?, till))
@@ -80,7 +84,8 @@ fn no_more_is_used_than_was_granted_and_a_little_credit() {
 /// One with all of its pages written and on the device, and credit that lasts for as long as a test
 /// does: prices are next to nothing.
 fn on_credit(name: &str) -> Option<(Region, Till)> {
-    let (region, till) = metered(name)?;
+    // With room for windows that are not gone before they are wanted.
+    let (region, till) = with_limit(name, 4 * LIMIT)?;
     let cheap = Prices {
         read_ps: [1; 2],
         write_ps: [1; 2],
