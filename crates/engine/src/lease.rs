@@ -12,6 +12,7 @@ use crate::engine::{Engine, Outcome};
 use crate::session::Session;
 use crate::worker::Worker;
 use nyx_base::{DevicePs, Nanos, Now, TenantId};
+use nyx_gate::cost::CHUNK_BYTES;
 use nyx_gate::{Draw, Op};
 use nyx_proto::{Lease, Leased, Out, reply};
 use nyx_tier::Lane;
@@ -27,8 +28,6 @@ const ACCESSES_MAX: u64 = 1 << 32;
 const BYTES_MAX: u64 = 1 << 48;
 /// The kernel moves no more at once.
 const ACCESS_BYTES_MAX: u64 = 1 << 31;
-/// Prices are told of accesses in pages.
-const PAGE_BYTES: usize = 4096;
 
 impl Engine {
     #[cold]
@@ -102,6 +101,6 @@ fn wrong(lease: &Lease<'_>) -> Option<String> {
 
 /// Of an access of a page, and of each page beyond that.
 fn prices(lane: &Lane<'_>, op: Op) -> [u64; 2] {
-    let [one, two] = [PAGE_BYTES, 2 * PAGE_BYTES].map(|len| lane.price(op, len).0);
+    let [one, two] = [CHUNK_BYTES, 2 * CHUNK_BYTES].map(|len| lane.price(op, len).0);
     [one, two.saturating_sub(one)]
 }

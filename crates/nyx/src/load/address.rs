@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How long a connection, and the answer to a login, may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest answer of one line, in bytes.
-const REPLY_BYTES_MAX: usize = 512;
+const REPLY_BYTES_MAX: usize = 1024;
 
 /// A server's address: `HOST:PORT`, `unix:PATH`, or a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,15 +172,15 @@ impl Address {
     }
 }
 
-/// Sends a command whose answer is one line, and reads that line without its end.
-fn ask_line(stream: &mut dyn Blocking, command: &[u8]) -> io::Result<String> {
+/// Sends a command whose answer is one line, and reads that line without its end. Nothing else was
+/// asked before.
+pub(crate) fn ask_line(stream: &mut dyn Blocking, command: &[u8]) -> io::Result<String> {
     stream.write_all(command)?;
-    let mut reply = Vec::new();
-    let mut byte = [0];
+    let (mut reply, mut part) = (Vec::new(), [0; 256]);
     while !reply.ends_with(b"\n") && reply.len() < REPLY_BYTES_MAX {
-        match stream.read(&mut byte)? {
+        match stream.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => reply.push(byte[0]),
+            len => reply.extend_from_slice(&part[..len]),
         }
     }
     Ok(String::from_utf8_lossy(reply.trim_ascii_end()).into_owned())

@@ -8,11 +8,10 @@
 //! What it never does: hold anything itself; go on metering by what it was told long ago. Where the
 //! server is gone the program goes on, and the report says so.
 
-use crate::load::address::{Address, Blocking, Login};
+use crate::load::address::{Address, Blocking, Login, ask_line};
 use crate::{Exit, Failure};
 use nyx_base::Nanos;
-use nyx_proto::response::{self, Kind, Parse};
-use nyx_proto::{Lease, Leased, request};
+use nyx_proto::{Lease, Leased, request, response};
 use nyx_swap::kernel::TenantUse;
 use nyx_swap::region::{PAGE_BYTES, Prices, Spent, Till};
 use std::io;
@@ -28,8 +27,6 @@ const FULL_PS: i64 = 1_000_000_000;
 const IDLE: Duration = Duration::from_millis(100);
 /// A server that is gone is looked for so often.
 const AWAY: Duration = Duration::from_secs(1);
-/// The longest answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 1024;
 
 /// Which tenant, and of which server.
 #[derive(clap::Args, Clone, Debug)]
@@ -187,28 +184,11 @@ impl Line {
         request::lease(&mut asked, &lease);
         let lost =
             |error: io::Error| Problem::Lost(format!("lost the server at {address}: {error}"));
-        stream.write_all(&asked).map_err(lost)?;
-        let answer = read_line(&mut **stream).map_err(lost)?;
-        let said = String::from_utf8_lossy(&answer);
-        let refused =
-            || Problem::Refused(format!("the server at {address} says {}", said.trim_end()));
-        let Parse::Done { response, .. } = response::parse(&answer) else {
-            return Err(refused());
-        };
-        let leased = Some(response.rest).filter(|_| response.kind == Kind::Lease);
-        leased.and_then(response::leased).ok_or_else(refused)
+        let said = ask_line(&mut **stream, &asked).map_err(lost)?;
+        let leased = said.strip_prefix("LEASE ");
+        let leased = leased.and_then(|rest| response::leased(rest.as_bytes()));
+        leased.ok_or_else(|| Problem::Refused(format!("the server at {address} says {said}")))
     }
-}
-
-fn read_line(stream: &mut dyn Blocking) -> io::Result<Vec<u8>> {
-    let (mut line, mut part) = (Vec::new(), [0; 256]);
-    while !line.ends_with(b"\n") && line.len() < ANSWER_BYTES_MAX {
-        match stream.read(&mut part)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            len => line.extend_from_slice(&part[..len]),
-        }
-    }
-    Ok(line)
 }
 
 /// Who asks.
