@@ -185,8 +185,6 @@ struct Run<'r> {
     seed: u64,
     rng: Rng,
     acknowledged: Counts,
-    /// The last boot was not done in time.
-    is_late: bool,
 }
 
 impl Run<'_> {
@@ -205,18 +203,17 @@ impl Run<'_> {
             seed,
             rng: Rng::with_seed(seed),
             acknowledged: writers.collect(),
-            is_late: false,
         }
     }
 
     /// All boots, up to the first that fails.
     fn boots(mut self, setup: &Setup) {
+        if let Err(why) = make_devices(setup) {
+            return self.report.check("devices", Err(why));
+        }
         for (boot, cut) in BOOTS.into_iter().enumerate() {
             let log = self.dir.join(format!("boot-{boot}.log"));
-            let heard = match boot {
-                0 => self.first_boot(setup, cut, &log),
-                _ => self.boot(setup, boot, cut, &log),
-            };
+            let heard = self.boot(setup, boot, cut, &log);
             let done = heard.and_then(|heard| self.judge(boot, cut, &heard));
             let failed = done.is_err();
             let done = done.map_err(|why| {
@@ -228,22 +225,6 @@ impl Run<'_> {
                 return;
             }
         }
-    }
-
-    /// A boot with empty devices. One that is late is tried once more, and that is told: a polled
-    /// ring of the guest's kernel was seen to stand still, once in ten boots.
-    fn first_boot(&mut self, setup: &Setup, cut: Cut, log: &Path) -> Result<Heard, String> {
-        make_devices(setup)?;
-        let heard = self.boot(setup, 0, cut, log);
-        let why = match heard {
-            Err(why) if self.is_late => why,
-            other => return other,
-        };
-        told(self.start, &format!("boot 0: {why}; once more"));
-        let late = log.with_extension("late.log");
-        fs::rename(log, &late).map_err(|error| format!("{}: {error}", late.display()))?;
-        make_devices(setup)?;
-        self.boot(setup, 0, cut, log)
     }
 
     /// One boot: its checks, then writers, up to its end.
@@ -263,7 +244,7 @@ impl Run<'_> {
         let mut heard = Heard::default();
         let mut is_cut = false;
         // What was said before the cut counts, whenever it is heard.
-        while let Some(line) = machine.next().inspect_err(|_| self.is_late = true)? {
+        while let Some(line) = machine.next()? {
             heard.take(line)?;
             let is_time = match cut {
                 Cut::Writing => heard.lines >= lines && heard.writing.len() == writers,
