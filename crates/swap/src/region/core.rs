@@ -595,6 +595,8 @@ impl Shared {
             Act::Free { page } => done("give memory back", self.memory.free(page..page + 1)),
             Act::Fail { page, why } => {
                 if core.touched.contains_key(&page) && !core.lost.has(page) {
+                    // Another touch may have failed before.
+                    core.heal(self, page);
                     done("poison a page", self.memory.poison(page));
                     core.poisoned.insert(page, why);
                     core.due.failed.push((page, why));

@@ -11,10 +11,10 @@
 
 use super::core::{Kind, Move};
 use super::error::RegionError;
-use super::memory::Memory;
+use super::memory::{Memory, is_short};
 use super::purse::{Need, Purse};
 use super::uffd::PAGE_BYTES;
-use nyx_base::Clock;
+use nyx_base::{Clock, Instant, Nanos};
 use nyx_media::queue::{
     BlockFile, Buffer, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
 };
@@ -28,6 +28,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Requests of a desk that are on their way at once.
 const DEPTH: u32 = 64;
@@ -38,6 +39,10 @@ const LARGE: u32 = 8;
 /// Who waits for a page spins so long, and sleeps then. A fast device is done by that; spinning for
 /// longer keeps the CPU from a kernel's thread that may have to carry the request out there.
 const SPIN_NS: u64 = 20_000;
+/// Where the kernel has no memory for what is read it is read again after the first, for as long as
+/// the second: whoever can make room, or end the program, has long done it by then.
+const AGAIN: Nanos = Nanos::from_millis(1);
+const PATIENCE: Nanos = Nanos::from_secs(60);
 
 /// Where pages go: a range of a file or of a block device, which is overwritten. Copies are of the
 /// same device, of which each region has a range of its own.
@@ -290,6 +295,8 @@ impl Device {
             waiting: VecDeque::with_capacity(DEPTH as usize),
             alone: Vec::new(),
             moving: Vec::with_capacity(DEPTH as usize),
+            unloaded: Vec::new(),
+            short: None,
             refused: 0,
             clock: TscClock::start(),
             purse: self.purse.clone(),
@@ -326,6 +333,9 @@ pub(super) struct Desk {
     /// Of those that were refused together, to be tried one by one.
     alone: Vec<Move>,
     moving: Vec<Move>,
+    /// For whose write memory could not be read.
+    unloaded: Vec<Move>,
+    short: Option<Short>,
     /// Pages that were refused one after the other.
     refused: u32,
     clock: TscClock,
@@ -337,6 +347,14 @@ pub(super) struct Desk {
     hurried: Hurried,
     /// Whether something was held when it was looked at last.
     was_held: bool,
+}
+
+/// The kernel has no memory for what is read, or for what is to be written and was sent to its swap.
+/// What makes room goes on, and one read at a time is tried.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    since: Instant,
+    tried: Instant,
 }
 
 /// What of that which nobody waited for somebody waits for by now.
@@ -372,7 +390,7 @@ impl Desk {
             && what.kind != Kind::Critical
             && self.large.is_some()
             && (next.page, next.slot) == (what.page + what.pages, what.slot + what.pages)
-            && what.pages < TOGETHER_MAX
+            && what.pages + next.pages <= TOGETHER_MAX
         {
             what.pages += next.pages;
             self.waiting.remove(at);
@@ -380,13 +398,24 @@ impl Desk {
         Some(what)
     }
 
+    /// The place of the first that waits and for which there is memory, as far as that is known.
+    fn first(&self) -> Option<usize> {
+        let Some(short) = self.short else {
+            return Some(0);
+        };
+        let makes_room = |what: &Move| what.kind == Kind::Write;
+        let is_time = self.clock.now().since(short.tried) >= AGAIN;
+        let first = self.waiting.iter().position(makes_room);
+        first.or(is_time.then_some(0))
+    }
+
     /// The place of the first that waits and may go.
     fn first_that_may(&self) -> Option<usize> {
         let Some(purse) = self.purse.as_ref().filter(|_| self.has_waiting()) else {
-            return Some(0);
+            return self.first();
         };
         if purse.may(Need::Later) {
-            return Some(0);
+            return self.first();
         }
         let is_needed = |what: &Move| match what.kind {
             Kind::Critical => true,
@@ -445,7 +474,13 @@ impl Desk {
                 break;
             };
             if what.kind == Kind::Write {
-                self.memory.load(what.page, &mut buffer);
+                match self.load(what, &mut buffer) {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None => break,
+                }
+            } else if let Some(short) = &mut self.short {
+                short.tried = self.clock.now();
             }
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
             if let Some(purse) = &self.purse {
@@ -486,32 +521,100 @@ impl Desk {
 
     /// Something that is done, and whether it went well; waits for nothing.
     pub(super) fn next(&mut self) -> Option<(Move, bool)> {
+        if self.short.is_some() {
+            // What could not be written.
+            self.set_off();
+        }
+        if let Some(what) = self.unloaded.pop() {
+            return Some((what, false));
+        }
         loop {
             let done = self.queue.reap()?;
             let is_it = |what: &Move| u64::from(what.page) == done.tag;
             let at = self.moving.iter().position(is_it);
             let what = self.moving.swap_remove(at.expect("it was set off here"));
-            let mut result = done.result.map_err(|error| error.to_string());
-            if let (Ok(()), Some(read)) = (&result, &done.buffer)
-                && what.kind != Kind::Write
-            {
-                let stored = self.memory.store(what.page, read);
-                result = stored.map_err(|error| format!("no memory for a page: {error}"));
-            }
-            // There is one for the next.
+            let is_good = match (done.result, &done.buffer) {
+                (Ok(()), Some(read)) if what.kind != Kind::Write => self.store(what, read),
+                (Ok(()), _) => {
+                    self.refused = 0;
+                    Some(true)
+                }
+                (Err(error), _) if what.pages == 1 => {
+                    self.note_refused(what.page, &error.to_string());
+                    Some(false)
+                }
+                (Err(_), _) => {
+                    // Which of them it is.
+                    self.alone.extend(what.each());
+                    None
+                }
+            };
+            // There is a buffer for the next.
             drop(done.buffer);
-            let (is_good, is_told) = (result.is_ok(), result.is_ok() || what.pages == 1);
-            match result {
-                Ok(()) => self.refused = 0,
-                Err(error) if is_told => self.note_refused(what.page, &error),
-                // Which of them it is.
-                Err(_) => self.alone.extend(what.each()),
-            }
             self.set_off();
-            if is_told {
+            if let Some(is_good) = is_good {
                 return Some((what, is_good));
             }
         }
+    }
+
+    /// Takes out of memory what is written, and says whether it is there; none where that is tried
+    /// again, since there is no memory for it yet.
+    fn load(&mut self, what: Move, buffer: &mut [u8]) -> Option<bool> {
+        match self.memory.load(what.page, buffer) {
+            Ok(()) => {
+                self.short = None;
+                Some(true)
+            }
+            Err(error) if self.may_wait(&error) => {
+                self.waiting.push_back(what);
+                None
+            }
+            Err(error) => {
+                self.note_refused(what.page, &format!("not in memory: {error}"));
+                self.unloaded.push(what);
+                Some(false)
+            }
+        }
+    }
+
+    /// Puts into memory what was read, and says whether it is there; none where it is read again,
+    /// since there is no memory yet.
+    fn store(&mut self, what: Move, read: &[u8]) -> Option<bool> {
+        match self.memory.store(what.page, read) {
+            Ok(()) => {
+                (self.refused, self.short) = (0, None);
+                Some(true)
+            }
+            Err(error) if self.may_wait(&error) => {
+                self.waiting.push_back(what);
+                None
+            }
+            Err(error) => {
+                self.note_refused(what.page, &format!("no memory for it: {error}"));
+                Some(false)
+            }
+        }
+    }
+
+    /// Whether what the kernel has no memory for is to be tried again.
+    fn may_wait(&mut self, error: &std::io::Error) -> bool {
+        let now = self.clock.now();
+        let (since, tried) = (now, now);
+        is_short(error) && {
+            let short = self.short.get_or_insert(Short { since, tried });
+            now.since(short.since) <= PATIENCE
+        }
+    }
+
+    /// Whether something is to be tried again soon, of which no event tells: there is no memory for
+    /// it, or it may not go yet.
+    pub(super) fn has_to_look(&self) -> bool {
+        self.is_held() || self.is_short()
+    }
+
+    fn is_short(&self) -> bool {
+        self.short.is_some() && self.has_waiting()
     }
 
     fn note_refused(&mut self, page: u32, error: &str) {
@@ -527,14 +630,16 @@ impl Desk {
     /// nothing is on its way.
     pub(super) fn wait(&mut self) -> Option<(Move, bool)> {
         let began = self.clock.now();
-        while !self.moving.is_empty() || self.is_held() {
+        while !self.moving.is_empty() || self.has_to_look() || !self.unloaded.is_empty() {
             if let Some(done) = self.next() {
                 return Some(done);
             }
             if self.is_held() {
                 self.set_off();
             }
-            if self.moving.is_empty() {
+            if self.moving.is_empty() && self.is_short() {
+                std::thread::sleep(Duration::from_nanos(AGAIN.0));
+            } else if self.moving.is_empty() {
                 self.purse.iter().for_each(|purse| purse.rest(Need::Now));
             } else if self.clock.now().since(began).0 > SPIN_NS {
                 self.queue.rest();
@@ -552,8 +657,9 @@ impl Desk {
 
     /// Pages that are on their way or wait to be.
     pub(super) fn pending(&self) -> usize {
-        let moving = self.moving.iter().map(|what| what.pages as usize);
-        moving.sum::<usize>() + self.alone.len() + self.waiting.len()
+        let all = self.moving.iter().chain(&self.waiting);
+        let all = all.chain(&self.alone).chain(&self.unloaded);
+        all.map(|what| what.pages as usize).sum()
     }
 
     /// Becomes readable when something is done.

@@ -10,7 +10,8 @@
 //! other, by which a thread that sleeps until there is a fault is woken.
 //!
 //! What it never does: decide which page is where; wake who waits for a page before it is
-//! told to. A child of `fork` has no view: it would read zeros.
+//! told to; wait for memory where the kernel has none. A child of `fork` has no view: it would read
+//! zeros.
 //!
 //! *Thread safety*: every call is a system call.
 
@@ -23,17 +24,17 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
-use std::time::Duration;
+#[cfg(test)]
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// What a page holds that was never written to.
 const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-/// Where the kernel has no memory for a page just now it is asked again after this, so often: what
-/// is the program's and not a region's is on its way to swap.
-const SHORT_OF_MEMORY: Duration = Duration::from_millis(1);
-const TRIES: u32 = 1_000;
 /// Pages that are unmapped by one call, at most.
 const TOGETHER: usize = 64;
+/// Where the kernel says which files in memory it gives huge pages, of any size.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// A mapping of the whole file.
 #[derive(Debug)]
@@ -86,6 +87,9 @@ pub(super) struct Memory {
     uffd: Uffd,
     /// This process.
     process: OwnedFd,
+    /// So often the kernel has no memory from now on.
+    #[cfg(test)]
+    pub(super) shortages: AtomicU32,
 }
 
 impl Memory {
@@ -95,6 +99,9 @@ impl Memory {
         doorbells: u32,
         in_user_mode: bool,
     ) -> Result<Memory, RegionError> {
+        if let Some(reason) = huge_pages(Path::new(HUGE_PAGES)) {
+            return Err(RegionError::NotSafe { reason });
+        }
         let uffd = Uffd::new(in_user_mode)?;
         let len = (pages as usize + doorbells as usize) * PAGE_BYTES;
         let file = memfd_create("nyx-region", MemfdFlags::CLOEXEC);
@@ -105,6 +112,8 @@ impl Memory {
             file,
             uffd,
             process: pidfd_open(getpid(), PidfdFlags::empty()).trying("name this process")?,
+            #[cfg(test)]
+            shortages: AtomicU32::new(0),
         };
         memory.uffd.register(memory.at(0), len)?;
         Ok(memory)
@@ -153,8 +162,6 @@ impl Memory {
         if change(self.at(pages.start), pages.len() * PAGE_BYTES).is_ok() {
             return Ok(());
         }
-        // What it has unmapped past us nobody can touch.
-        let is_gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENOENT);
         pages.try_for_each(|page| match change(self.at(page), PAGE_BYTES) {
             Err(error) if is_gone(&error) => Ok(()),
             other => other,
@@ -222,11 +229,12 @@ impl Memory {
         Ok(fallocate(&self.file, hole, at, len)?)
     }
 
-    /// Who touches the page gets SIGBUS.
+    /// Who touches the page gets SIGBUS. There is none yet.
     pub(super) fn poison(&self, page: u32) -> io::Result<()> {
         // A page that was mapped read only leaves a mark there, which is in the way.
-        self.uffd.allow_writes(self.at(page), PAGE_BYTES)?;
-        self.uffd.poison(self.at(page))
+        let cleared = self.uffd.allow_writes(self.at(page), PAGE_BYTES);
+        let poisoned = cleared.and_then(|()| self.uffd.poison(self.at(page)));
+        poisoned.or_else(|error| is_gone(&error).then_some(()).ok_or(error))
     }
 
     /// Touches a doorbell; returns when somebody has answered.
@@ -245,45 +253,91 @@ impl Memory {
         self.view.base.as_ptr() as usize + page as usize * PAGE_BYTES
     }
 
-    /// Whether a page in memory is all zeros. Where it is written to meanwhile it is either.
+    /// Whether a page in memory is known to be all zeros. Where it is written to meanwhile it is
+    /// either.
     pub(super) fn is_zero(&self, page: u32) -> bool {
         let mut bytes = ZEROS;
-        self.load(page, &mut bytes);
-        bytes == ZEROS
+        self.load(page, &mut bytes).is_ok() && bytes == ZEROS
     }
 
     /// Copies what is in memory, from a page on. Where it is written to meanwhile that may be in it
     /// or not, byte by byte.
-    pub(super) fn load(&self, page: u32, into: &mut [u8]) {
-        let mut done = 0;
-        while done < into.len() {
-            let at = u64::from(page) * PAGE_BYTES as u64 + done as u64;
-            let read = pread(&self.file, &mut into[done..], at);
-            done += read.expect("a file of ours in memory can be read");
-        }
+    ///
+    /// # Errors
+    ///
+    /// Where the kernel has sent a page to its own swap, and has no memory for it ([`is_short`]) or
+    /// cannot read it.
+    pub(super) fn load(&self, page: u32, into: &mut [u8]) -> io::Result<()> {
+        self.each(into.len(), page, |done, at| {
+            pread(&self.file, &mut into[done..], at)
+        })
     }
 
     /// Puts bytes into memory, from a page on: of pages that are not in the view.
     ///
     /// # Errors
     ///
-    /// Where the kernel has no memory for them, and had none for a while.
+    /// Where the kernel has no memory for them ([`is_short`]); some may be there then.
     pub(super) fn store(&self, page: u32, from: &[u8]) -> io::Result<()> {
-        let (mut done, mut tries) = (0, 0);
-        while done < from.len() {
-            let at = u64::from(page) * PAGE_BYTES as u64 + done as u64;
-            match pwrite(&self.file, &from[done..], at) {
+        self.each(from.len(), page, |done, at| {
+            pwrite(&self.file, &from[done..], at)
+        })
+    }
+
+    /// Goes along so many bytes, from a page on; `part` has how many are done, and where it is to
+    /// go on in the file.
+    fn each(
+        &self,
+        len: usize,
+        page: u32,
+        mut part: impl FnMut(usize, u64) -> Result<usize, Errno>,
+    ) -> io::Result<()> {
+        #[cfg(test)]
+        if self.shortages.load(Relaxed) > 0 {
+            self.shortages.fetch_sub(1, Relaxed);
+            return Err(Errno::NOMEM.into());
+        }
+        let mut done = 0;
+        while done < len {
+            match part(done, u64::from(page) * PAGE_BYTES as u64 + done as u64) {
                 Ok(len) => done += len,
                 Err(Errno::INTR) => {}
-                Err(Errno::NOMEM) if tries < TRIES => {
-                    tries += 1;
-                    std::thread::sleep(SHORT_OF_MEMORY);
-                }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// Whether the kernel has no memory just now: what is the program's and not a region's is on its
+/// way to swap.
+pub(super) fn is_short(error: &io::Error) -> bool {
+    // The second where memory may not be promised to more than there is.
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOMEM | Errno::NOSPC)
+    )
+}
+
+/// What the program has unmapped past us nobody can touch.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
+}
+
+/// Why files in memory have pages that were not asked for: the kernel gives them huge ones. A
+/// region would have more than its limit then, and find pages where it has put none.
+fn huge_pages(dir: &Path) -> Option<String> {
+    let sizes = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = sizes.map(|entry| entry.path()).chain([dir.to_owned()]);
+    let mut files = dirs.map(|dir| dir.join("shmem_enabled"));
+    files.find_map(|file| {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let chosen = text.split_once('[')?.1.split_once(']')?.0;
+        matches!(chosen, "always" | "within_size" | "force").then(|| {
+            let file = file.display();
+            format!("{file} is {chosen:?}, which gives memory nobody asked for: advise is safe")
+        })
+    })
 }
 
 fn unmap_one(range: &libc::iovec) -> io::Result<()> {
@@ -363,12 +417,54 @@ mod tests {
             "the program does not see them"
         );
         let mut read = vec![0; 5 * PAGE_BYTES];
-        memory.load(3, &mut read);
+        memory.load(3, &mut read).expect("it is in memory");
         assert_eq!(&read[PAGE_BYTES..4 * PAGE_BYTES], bytes);
         assert!(memory.is_zero(3) && !memory.is_zero(4) && memory.is_zero(7));
         memory.free(3..8).expect("they are ours");
         assert_eq!(memory.resident_bytes().expect("told"), 0);
         assert!(memory.is_zero(4));
+    }
+
+    #[test]
+    fn a_shortage_is_told_of_and_no_page_counts_as_zeros_then() {
+        let Some(memory) = made("a_shortage_is_told_of") else {
+            return;
+        };
+        memory.shortages.store(3, Relaxed);
+        let mut bytes = ZEROS;
+        assert!(is_short(&memory.load(1, &mut bytes).expect_err("none")));
+        assert!(is_short(&memory.store(1, &bytes).expect_err("none")));
+        assert!(!memory.is_zero(1));
+        assert!(memory.is_zero(1), "it is over");
+    }
+
+    #[test]
+    fn huge_pages_that_were_not_asked_for_are_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(huge_pages(&dir.path().join("none")), None);
+        let size = dir.path().join("hugepages-64kB");
+        std::fs::create_dir(&size).expect("made");
+        let set = |dir: &Path, words: &str| {
+            std::fs::write(dir.join("shmem_enabled"), words).expect("written");
+            huge_pages(dir.parent().filter(|_| dir == size).unwrap_or(dir))
+        };
+        let safe = "always within_size [advise] never deny force\n";
+        assert_eq!(set(dir.path(), safe), None);
+        assert_eq!(
+            set(&size, "always [inherit] within_size advise never\n"),
+            None
+        );
+        let said = set(&size, "[always] inherit within_size advise never\n").expect("told");
+        assert!(
+            said.contains("hugepages-64kB/shmem_enabled is \"always\""),
+            "{said}"
+        );
+        set(&size, "always inherit within_size advise [never]\n");
+        for one in ["always", "within_size", "force"] {
+            let words = "always within_size advise never deny force";
+            let words = words.replace(one, &format!("[{one}]"));
+            assert!(set(dir.path(), &words).is_some(), "{one}");
+        }
     }
 
     #[test]

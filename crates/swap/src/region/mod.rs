@@ -515,32 +515,97 @@ const _: fn() = || {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nyx_base::Clock;
     use nyx_media::queue::{BlockOp, Refusals};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    #[test]
-    fn a_page_that_is_the_programs_stays_its_own_where_its_neighbour_cannot_be_fixed() {
-        const BYTES: u64 = PAGE_BYTES as u64;
+    const BYTES: u64 = PAGE_BYTES as u64;
+
+    /// A region of 64 pages in 16 of memory that reads nothing ahead, its device, and what has that
+    /// refuse reads; none where it cannot be had here.
+    fn made(name: &str) -> Option<(Region, Device, Arc<AtomicBool>)> {
         let refuse = Arc::new(AtomicBool::new(false));
         let asked = refuse.clone();
         let rule = move |op, _| (op == BlockOp::Read && asked.load(SeqCst)).then_some(libc::EIO);
         let device = Device::temporary(&std::env::temp_dir(), 64 * BYTES).expect("a file");
+        let device = device.refusing(Refusals::new(rule));
         let mut shape = Shape::new(64 * BYTES, 16 * BYTES);
         shape.prefetch = Prefetch::Off;
-        let region = match Region::with(shape, &device.refusing(Refusals::new(rule))) {
-            Err(reason @ RegionError::NoUserfaultfd { .. }) => {
-                return eprintln!("skipped a_page_that_is_the_programs: {reason}");
+        match Region::with(shape, &device) {
+            Err(reason @ (RegionError::NoUserfaultfd { .. } | RegionError::NotSafe { .. })) => {
+                eprintln!("skipped {name}: {reason}");
+                None
             }
-            region => region.expect("made"),
+            region => Some((region.expect("made"), device, refuse)),
+        }
+    }
+
+    fn fill(region: &Region, round: u8) {
+        for page in 1..64usize {
+            let bytes = [page as u8 + round; PAGE_BYTES];
+            region.write_at(page * PAGE_BYTES, &bytes).expect("room");
+        }
+    }
+
+    /// Another thread may have heard of a touch of the same page before it failed.
+    #[test]
+    fn a_page_that_cannot_be_read_fails_as_often_as_it_is_touched() {
+        let Some((region, device, refuse)) = made("a_page_that_cannot_be_read") else {
+            return;
         };
-        let fill = |round: u8| {
-            for page in 1..64usize {
-                let bytes = [page as u8 + round; PAGE_BYTES];
-                region.write_at(page * PAGE_BYTES, &bytes).expect("room");
+        (0..2).for_each(|round| fill(&region, round));
+        let shared = &region.shared;
+        let mut desk = device.critical(&shared.memory).expect("a desk");
+        refuse.store(true, SeqCst);
+        for _ in 0..3 {
+            shared.fault(1, false, shared.clock.now(), &mut desk);
+            while let Some(moved) = desk.wait() {
+                assert_eq!((moved.0.page, moved.1), (1, false));
+                shared.moved(&[moved], Some(&mut desk));
             }
+        }
+        assert!(region.fix(PAGE_BYTES..2 * PAGE_BYTES).is_err());
+        refuse.store(false, SeqCst);
+        let mut bytes = [0; PAGE_BYTES];
+        region
+            .read_at(PAGE_BYTES, &mut bytes)
+            .expect("it can be read again");
+        assert_eq!(bytes, [2; PAGE_BYTES]);
+    }
+
+    #[test]
+    fn where_the_kernel_has_no_memory_pages_come_late_and_are_right() {
+        let Some((region, ..)) = made("where_the_kernel_has_no_memory") else {
+            return;
+        };
+        let shortages = &region.shared.memory.shortages;
+        for round in 0..8 {
+            shortages.store(30, SeqCst);
+            fill(&region, round);
+            shortages.store(30, SeqCst);
+            for page in 1..64usize {
+                let mut bytes = [0; PAGE_BYTES];
+                // By fixing it, and by a touch.
+                region
+                    .read_at(page * PAGE_BYTES, &mut bytes)
+                    .expect("it comes");
+                assert_eq!(bytes, [page as u8 + round; PAGE_BYTES]);
+                let other = 64 - page;
+                // SAFETY: a byte of the region, to which nobody writes now.
+                let byte = unsafe { region.as_ptr().add(other * PAGE_BYTES).read_volatile() };
+                assert_eq!(byte, other as u8 + round);
+            }
+            assert_eq!(shortages.load(SeqCst), 0, "it came to that");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_the_programs_stays_its_own_where_its_neighbour_cannot_be_fixed() {
+        let Some((region, _, refuse)) = made("a_page_that_is_the_programs") else {
+            return;
         };
         // The second page leaves memory.
-        (0..2).for_each(fill);
+        (0..2).for_each(|round| fill(&region, round));
         region.lose(0..PAGE_BYTES).expect("within the region");
         let at = region.as_ptr();
         // SAFETY: the page is the program's from here on, and goes with the region.
@@ -555,7 +620,7 @@ mod tests {
         assert!(region.fix(0..2 * PAGE_BYTES).is_err());
         refuse.store(false, SeqCst);
         for round in 2..12 {
-            fill(round);
+            fill(&region, round);
             // SAFETY: as above.
             assert_eq!(unsafe { at.read_volatile() }, 0x55, "round {round}");
         }

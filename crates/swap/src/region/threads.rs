@@ -39,7 +39,7 @@ const BATCH_PAGES: u32 = 32;
 const REFUSED_MAX: u32 = 16;
 /// Of so many pages that were moved the pager is told at once, and of what came with the last.
 const MOVED_TOGETHER: u32 = 32;
-/// What is held until it is paid for is tried again after this.
+/// What is held until it is paid for, or there is memory, is tried again after this.
 const HELD: Nanos = Nanos::from_millis(1);
 /// Where nothing can be freed it is tried again after this.
 const STUCK: Nanos = Nanos::from_millis(10);
@@ -215,7 +215,9 @@ impl Background {
             }
             let is_moved = self.take_in();
             let sleep = match self.reclaim() {
-                time if self.critical.is_held() || self.background.is_held() => time.min(HELD),
+                time if self.critical.has_to_look() || self.background.has_to_look() => {
+                    time.min(HELD)
+                }
                 time => time,
             };
             let low_pages = self.shared.low_pages.load(Relaxed);

@@ -241,8 +241,8 @@ impl Uffd {
 
     fn ask<const N: usize>(&self, request: c_ulong, words: &mut [u64; N]) -> Result<(), Errno> {
         // SAFETY: each request is passed as many words as its number says, in which the kernel
-        // answers; pages that it changes are those of a range that was registered here, whose bytes
-        // are never behind a Rust reference while they are not mapped.
+        // answers; pages that it changes are those of a range that was registered here. It never
+        // changes bytes that are mapped: to who reads or writes them a page comes late, or faults.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, words.as_mut_ptr()) };
         match answer {
             0.. => Ok(()),
