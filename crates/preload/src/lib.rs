@@ -3,7 +3,8 @@
 //!
 //! * `memory.rs`: `malloc` and its kin.
 //! * `mappings.rs`: `mmap`, and all calls that are made on what it gave.
-//! * `transfers.rs`: `read` and its kin past the page cache, which go past the CPU too.
+//! * `transfers.rs`: `read` and its kin past the page cache, which go past the CPU too, and system
+//!   calls by their number.
 //! * `process.rs`: the arena of this process: when it begins, forks, its end.
 //!
 //! Each function has the name and the meaning of the C library's, and calls that for what is not

@@ -2,11 +2,13 @@
 //! caller waits: what is the arena's stays in memory until then, since a page that leaves meanwhile
 //! would leave without what is written.
 //!
+//! The same by `fread`, which reads into the caller's memory itself, and by `syscall`.
+//!
 //! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for
 //! that. What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused
-//! where the arena begins, and what the C library reads past us is here: `fdopen` and `aio_read` of
-//! what is past the page cache. So is writing to another process, which may have an arena where
-//! this one has none yet.
+//! where the arena begins, and what the C library reads past us is here: `aio_read`, and `fdopen`,
+//! whose stream may have a buffer in the arena, of what is past the page cache. So is writing to
+//! another process, which may have an arena where this one has none yet.
 //!
 //! A thread may be cancelled in any of them: they are left by unwinding then.
 //!
@@ -16,7 +18,7 @@
 
 use crate::process::{Real, arena, may_have_arena};
 use crate::{arena_of, failed, refuse};
-use libc::{c_char, c_int, c_void, iovec, off_t};
+use libc::{c_char, c_int, c_long, c_void, iovec, off_t};
 use nyx_swap::arena::Arena;
 use std::ops::Range;
 use std::sync::Once;
@@ -24,6 +26,8 @@ use std::sync::Once;
 /// So much is pinned at once; where an arena is smaller, less.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_BYTES_MIN: usize = 16 << 10;
+/// No device reads less past the page cache.
+const DIRECT_BYTES_MIN: usize = 512;
 
 /// A range that stays in memory until this is dropped.
 struct Pinned(&'static Arena, Range<usize>);
@@ -160,6 +164,17 @@ static READ_INTO_AT: Real<ReadIntoAt> = unsafe { Real::new(c"preadv") };
 static READ_INTO_AT_WITH: Real<ReadIntoAtWith> = unsafe { Real::new(c"preadv2") };
 
 // SAFETY: as above.
+type ReadStream = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut libc::FILE) -> usize;
+type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+
+// SAFETY: that is its type.
+static READ_STREAM: Real<ReadStream> = unsafe { Real::new(c"fread") };
+// SAFETY: that is its type.
+static READ_STREAM_UNLOCKED: Real<ReadStream> = unsafe { Real::new(c"fread_unlocked") };
+// SAFETY: it takes as many as a system call has, and looks at no others than that call does.
+static CALL: Real<Call> = unsafe { Real::new(c"syscall") };
+
+// SAFETY: as above.
 type Open = unsafe extern "C" fn(c_int, *const c_char) -> *mut libc::FILE;
 type Set = unsafe extern "C" fn(*mut libc::aiocb) -> c_int;
 type SetAll =
@@ -186,6 +201,9 @@ static LIO_LISTIO: Real<SetAll> = unsafe { Real::new(c"lio_listio") };
 
 /// Looks for what it needs of the C library.
 pub(crate) fn look_up() {
+    let _ = CALL.get();
+    let _ = READ_STREAM.get();
+    let _ = READ_STREAM_UNLOCKED.get();
     let _ = WRITE_FAR.get();
     let _ = FDOPEN.get();
     let _ = AIO_READ.get();
@@ -385,6 +403,156 @@ unsafe extern "C-unwind" fn preadv64v2(
 ) -> isize {
     // SAFETY: the caller's word.
     unsafe { preadv2(file, buffers, count, offset, flags) }
+}
+
+/// Any system call: those that read are as the functions of their names, but that no thread is
+/// cancelled in them.
+///
+/// # Safety
+///
+/// As `syscall`: of what the call does not have there may be anything.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let Some(real) = CALL.get() else {
+        return failed(libc::ENOSYS).into();
+    };
+    let (file, count, at) = (a as c_int, c as c_int, b as *mut c_void);
+    let far = |offset: c_long, done: usize| offset + done as c_long;
+    // SAFETY: the caller's word, here and below.
+    let one_by = |at: *mut c_void, len: usize, done| unsafe {
+        real(number, a, at as c_long, len as c_long, far(d, done), e, f)
+    };
+    // SAFETY: as above.
+    let several_by = |buffers: *const iovec, count: c_int, done| unsafe {
+        // -1 is where the file stands.
+        let d = if number == libc::SYS_preadv2 && d == -1 {
+            d
+        } else {
+            far(d, done)
+        };
+        real(number, a, buffers as c_long, count.into(), d, e, f)
+    };
+    match number {
+        libc::SYS_read | libc::SYS_pread64 => one(file, at, c as usize, |at, len, done| {
+            one_by(at, len, done) as isize
+        }) as c_long,
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
+            let read = |buffers, count, done| several_by(buffers, count, done) as isize;
+            // SAFETY: as above.
+            unsafe { several(file, b as *const iovec, count, read) as c_long }
+        }
+        // SAFETY: as above.
+        _ => unsafe { real(number, a, b, c, d, e, f) },
+    }
+}
+
+/// What a stream reads past the page cache into the caller's memory; `real` does all else.
+///
+/// # Safety
+///
+/// As `fread`.
+unsafe fn read_stream(
+    real: &Real<ReadStream>,
+    at: *mut c_void,
+    size: usize,
+    count: usize,
+    stream: *mut libc::FILE,
+) -> usize {
+    let Some(real) = real.get() else {
+        failed(libc::ENOSYS);
+        return 0;
+    };
+    match size.checked_mul(count) {
+        Some(len) if len >= DIRECT_BYTES_MIN && meets_arena(at, len).is_some() => {
+            // SAFETY: the caller's word, here and below.
+            let file = unsafe { libc::fileno(stream) };
+            let done = one(file, at, len, |at, part, _| {
+                // Elements that are begun are not told of; bytes are.
+                let (size, count) = if part == len {
+                    (size, count)
+                } else {
+                    (1, part)
+                };
+                // SAFETY: as above.
+                (unsafe { real(at, size, count, stream) } * size) as isize
+            });
+            usize::try_from(done).unwrap_or(0) / size
+        }
+        // SAFETY: as above.
+        _ => unsafe { real(at, size, count, stream) },
+    }
+}
+
+/// # Safety
+///
+/// As `fread`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fread(
+    at: *mut c_void,
+    size: usize,
+    count: usize,
+    stream: *mut libc::FILE,
+) -> usize {
+    // SAFETY: the caller's word.
+    unsafe { read_stream(&READ_STREAM, at, size, count, stream) }
+}
+
+/// # Safety
+///
+/// As `fread_unlocked`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fread_unlocked(
+    at: *mut c_void,
+    size: usize,
+    count: usize,
+    stream: *mut libc::FILE,
+) -> usize {
+    // SAFETY: the caller's word.
+    unsafe { read_stream(&READ_STREAM_UNLOCKED, at, size, count, stream) }
+}
+
+/// # Safety
+///
+/// As `fread`, of a buffer of `room` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __fread_chk(
+    at: *mut c_void,
+    room: usize,
+    size: usize,
+    count: usize,
+    stream: *mut libc::FILE,
+) -> usize {
+    if size.checked_mul(count).is_none_or(|len| len > room) {
+        std::process::abort();
+    }
+    // SAFETY: the caller's word.
+    unsafe { fread(at, size, count, stream) }
+}
+
+/// # Safety
+///
+/// As `fread_unlocked`, of a buffer of `room` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __fread_unlocked_chk(
+    at: *mut c_void,
+    room: usize,
+    size: usize,
+    count: usize,
+    stream: *mut libc::FILE,
+) -> usize {
+    if size.checked_mul(count).is_none_or(|len| len > room) {
+        std::process::abort();
+    }
+    // SAFETY: the caller's word.
+    unsafe { fread_unlocked(at, size, count, stream) }
 }
 
 /// Of those below one is said.

@@ -22,6 +22,8 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-other-first", other_process_first),
     ("calls-direct", direct),
     ("calls-direct-busy", direct_busy),
+    ("calls-direct-numbered", direct_numbered),
+    ("calls-direct-streamed", direct_streamed),
     ("calls-refused", refused),
     ("first-ring", first_ring),
 ];
@@ -343,6 +345,60 @@ fn direct() {
 
 /// A device reads into memory that the program would otherwise have driven out meanwhile.
 fn direct_busy() {
+    direct_busy_by(|fd| {
+        move |at, len, place| {
+            assert_eq!(sys::pread(fd, at, len, place), Ok(len));
+        }
+    });
+}
+
+/// The same by system calls that are made by their numbers.
+fn direct_numbered() {
+    direct_busy_by(|fd| {
+        move |at: usize, len: usize, place: usize| {
+            let [buffer, rest] = [(at, len / 2), (at + len / 2, len - len / 2)].map(|(at, len)| {
+                let iov_base = at as *mut libc::c_void;
+                let iov_len = len;
+                libc::iovec { iov_base, iov_len }
+            });
+            let both = [buffer, rest];
+            // SAFETY: the memory is the caller's; so many buffers are there.
+            let said = unsafe {
+                match place / len % 2 {
+                    0 => libc::syscall(libc::SYS_pread64, fd, at, len, place),
+                    _ => libc::syscall(libc::SYS_preadv2, fd, both.as_ptr(), 2, place, 0, 0),
+                }
+            };
+            assert_eq!(said, len as i64);
+        }
+    });
+}
+
+/// The same by streams that became direct when they were there.
+fn direct_streamed() {
+    direct_busy_by(|fd| {
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).expect("a path");
+        // SAFETY: the strings end; the stream is used by one thread.
+        let stream = unsafe { libc::fopen(path.as_ptr(), c"r".as_ptr()) };
+        assert!(!stream.is_null());
+        let stream = stream as usize;
+        move |at, len, place| {
+            let stream = stream as *mut libc::FILE;
+            // SAFETY: as above; the memory is the caller's.
+            unsafe {
+                let set = libc::fcntl(libc::fileno(stream), libc::F_SETFL, libc::O_DIRECT);
+                assert_eq!(set, 0);
+                assert_eq!(libc::fseek(stream, place as i64, libc::SEEK_SET), 0);
+                let read = libc::fread(at as *mut libc::c_void, 512, len / 512, stream);
+                assert_eq!(read, len / 512);
+            }
+        }
+    });
+}
+
+/// For each of two threads `reader` makes what reads from a descriptor into memory: at an address,
+/// so many bytes, from a place in the file.
+fn direct_busy_by<R: Fn(usize, usize, usize) + Send>(reader: impl Fn(i32) -> R) {
     let Some(file) = direct_file(2 * MIB, 13) else {
         return;
     };
@@ -357,12 +413,12 @@ fn direct_busy() {
         });
         let readers: Vec<_> = (0..2)
             .map(|_| {
-                scope.spawn(|| {
+                let read = reader(fd);
+                scope.spawn(move || {
                     let block = Block::map(2 * MIB);
                     for _ in 0..4 {
                         for place in (0..block.len).step_by(256 * KIB) {
-                            let at = block.at + place;
-                            assert_eq!(sys::pread(fd, at, 256 * KIB, place), Ok(256 * KIB));
+                            read(block.at + place, 256 * KIB, place);
                         }
                         block.check(0..block.len, 13);
                         block.fill(0..block.len, 14);

@@ -349,7 +349,7 @@ pub(super) struct Desk {
     was_held: bool,
 }
 
-/// The kernel has no memory for what is read, or for what is to be written and was sent to its swap.
+/// The kernel has no memory for what is read, or for what is written and was sent to its swap.
 /// What makes room goes on, and one read at a time is tried.
 #[derive(Clone, Copy, Debug)]
 struct Short {
