@@ -28,30 +28,53 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECE_BYTES_MIN: usize = 16 << 10;
 /// No device reads less past the page cache.
 const DIRECT_BYTES_MIN: usize = 512;
+/// The kernel takes no more buffers at once (`UIO_MAXIOV`).
+const BUFFERS_MOST: c_int = 1024;
+/// File systems whose files may be read past the page cache without `O_DIRECT`, since the other
+/// side says so: FUSE, 9p, CIFS and SMB2 (`statfs(2)`).
+const PAST_THE_CACHE: [u32; 4] = [0x6573_5546, 0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
+/// Of a stream that could not be read, in the flags that are its first word (`_IO_ERR_SEEN`).
+const STREAM_HAS_FAILED: c_int = 0x20;
 
 /// A range that stays in memory until this is dropped.
 struct Pinned(&'static Arena, Range<usize>);
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        self.0.unpin(self.1.clone());
+        keep_errno(|| self.0.unpin(self.1.clone()));
     }
 }
 
+/// Does something of which the caller's `errno` does not tell.
+fn keep_errno<T>(what: impl FnOnce() -> T) -> T {
+    // SAFETY: the address is this thread's.
+    let errno = unsafe { *libc::__errno_location() };
+    let done = what();
+    failed(errno);
+    done
+}
+
 fn is_direct(file: c_int) -> bool {
-    // SAFETY: the address is this thread's; asking changes nothing. Zeros are a `stat`.
-    unsafe {
-        let errno = *libc::__errno_location();
+    // SAFETY: asking changes nothing. Zeros are a `stat` and a `statfs`.
+    keep_errno(|| unsafe {
         let flags = libc::fcntl(file, libc::F_GETFL);
         let mut about = std::mem::zeroed::<libc::stat>();
-        // To a pipe the flag means packets.
-        let is_direct = flags != -1
-            && flags & libc::O_DIRECT != 0
-            && libc::fstat(file, &raw mut about) == 0
-            && matches!(about.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK);
-        *libc::__errno_location() = errno;
-        is_direct
-    }
+        if flags == -1 || libc::fstat(file, &raw mut about) != 0 {
+            return false;
+        }
+        let is_asked_for = flags & libc::O_DIRECT != 0;
+        match about.st_mode & libc::S_IFMT {
+            libc::S_IFBLK => is_asked_for,
+            libc::S_IFREG if is_asked_for => true,
+            libc::S_IFREG => {
+                let mut system = std::mem::zeroed::<libc::statfs>();
+                let is_told = libc::fstatfs(file, &raw mut system) == 0;
+                is_told && PAST_THE_CACHE.contains(&(system.f_type as u32))
+            }
+            // To a pipe the flag means packets.
+            _ => false,
+        }
+    })
 }
 
 fn meets_arena(at: *const c_void, len: usize) -> Option<&'static Arena> {
@@ -67,16 +90,26 @@ fn one(
     len: usize,
     read: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    let Some(arena) = meets_arena(at, len).filter(|_| is_direct(file)) else {
-        return read(at, len, 0);
-    };
-    let (mut done, mut piece) = (0, PIECE_BYTES);
+    match meets_arena(at, len).filter(|_| is_direct(file)) {
+        None => read(at, len, 0),
+        Some(arena) => in_pieces(arena, (at, len), PIECE_BYTES_MIN, read),
+    }
+}
+
+/// The same, in pieces of no less than so many bytes but the last.
+fn in_pieces(
+    arena: &'static Arena,
+    (at, len): (*mut c_void, usize),
+    least: usize,
+    read: impl Fn(*mut c_void, usize, usize) -> isize,
+) -> isize {
+    let (mut done, mut piece) = (0, PIECE_BYTES.max(least));
     while done < len {
         let wanted = piece.min(len - done);
         let to = at.wrapping_byte_add(done);
         let bytes = to as usize..to as usize + wanted;
         if !arena.pin(bytes.clone()) {
-            if piece > PIECE_BYTES_MIN {
+            if piece / 2 >= least {
                 piece /= 2;
                 continue;
             }
@@ -113,13 +146,15 @@ unsafe fn several(
     count: c_int,
     read: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
-    if arena().is_none() || count <= 0 || buffers.is_null() {
+    // What is wrong in the call the kernel says, and may be asked for it: nothing is read before.
+    let is_right = (1..=BUFFERS_MOST).contains(&count) && !buffers.is_null();
+    if arena().is_none() || !is_right || !is_direct(file) {
         return read(buffers, count, 0);
     }
     // SAFETY: the caller's word.
     let each = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
     let meets = |buffer: &iovec| meets_arena(buffer.iov_base, buffer.iov_len).is_some();
-    if !each.iter().any(meets) || !is_direct(file) {
+    if !each.iter().any(meets) {
         return read(buffers, count, 0);
     }
     let mut done = 0;
@@ -165,7 +200,8 @@ static READ_INTO_AT_WITH: Real<ReadIntoAtWith> = unsafe { Real::new(c"preadv2") 
 
 // SAFETY: as above.
 type ReadStream = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut libc::FILE) -> usize;
-type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+type Call =
+    unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
 // SAFETY: that is its type.
 static READ_STREAM: Real<ReadStream> = unsafe { Real::new(c"fread") };
@@ -412,7 +448,7 @@ unsafe extern "C-unwind" fn preadv64v2(
 ///
 /// As `syscall`: of what the call does not have there may be anything.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
+unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -425,7 +461,8 @@ unsafe extern "C" fn syscall(
         return failed(libc::ENOSYS).into();
     };
     let (file, count, at) = (a as c_int, c as c_int, b as *mut c_void);
-    let far = |offset: c_long, done: usize| offset + done as c_long;
+    // Of a call that has no place in the file there is anything.
+    let far = |offset: c_long, done: usize| offset.wrapping_add(done as c_long);
     // SAFETY: the caller's word, here and below.
     let one_by = |at: *mut c_void, len: usize, done| unsafe {
         real(number, a, at as c_long, len as c_long, far(d, done), e, f)
@@ -449,46 +486,91 @@ unsafe extern "C" fn syscall(
             // SAFETY: as above.
             unsafe { several(file, b as *const iovec, count, read) as c_long }
         }
+        libc::SYS_process_vm_writev if may_have_arena() => {
+            refuse(&SAID, "process_vm_writev", libc::ENOSYS).into()
+        }
         // SAFETY: as above.
         _ => unsafe { real(number, a, b, c, d, e, f) },
     }
 }
 
-/// What a stream reads past the page cache into the caller's memory; `real` does all else.
+// SAFETY: such are their types; who calls one keeps to what the C library says of it.
+unsafe extern "C" {
+    fn flockfile(stream: *mut libc::FILE);
+    fn funlockfile(stream: *mut libc::FILE);
+    fn __fbufsize(stream: *mut libc::FILE) -> usize;
+}
+
+/// A stream that no other thread reads until this is dropped.
+struct Alone(*mut libc::FILE);
+
+impl Alone {
+    /// # Safety
+    ///
+    /// It is a stream, and stays one until it is dropped.
+    unsafe fn with(stream: *mut libc::FILE) -> Alone {
+        // SAFETY: the caller's word.
+        unsafe { flockfile(stream) };
+        Alone(stream)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // SAFETY: `with` has locked it.
+        unsafe { funlockfile(self.0) };
+    }
+}
+
+/// What a stream reads past the page cache into the caller's memory; `real` does all else. `Locks`
+/// it does where another thread may use the stream: for all of the call, as ever, and before
+/// anything is pinned, since who has the lock may wait for what is pinned.
 ///
 /// # Safety
 ///
 /// As `fread`.
 unsafe fn read_stream(
     real: &Real<ReadStream>,
-    at: *mut c_void,
-    size: usize,
-    count: usize,
+    locks: bool,
+    (at, size, count): (*mut c_void, usize, usize),
     stream: *mut libc::FILE,
 ) -> usize {
     let Some(real) = real.get() else {
         failed(libc::ENOSYS);
         return 0;
     };
-    match size.checked_mul(count) {
-        Some(len) if len >= DIRECT_BYTES_MIN && meets_arena(at, len).is_some() => {
-            // SAFETY: the caller's word, here and below.
-            let file = unsafe { libc::fileno(stream) };
-            let done = one(file, at, len, |at, part, _| {
-                // Elements that are begun are not told of; bytes are.
-                let (size, count) = if part == len {
-                    (size, count)
-                } else {
-                    (1, part)
-                };
-                // SAFETY: as above.
-                (unsafe { real(at, size, count, stream) } * size) as isize
-            });
-            usize::try_from(done).unwrap_or(0) / size
-        }
+    // SAFETY: the caller's word, here and below.
+    let buffer_len = || unsafe { __fbufsize(stream) };
+    let len = size
+        .checked_mul(count)
+        .filter(|&len| len >= DIRECT_BYTES_MIN);
+    // What is shorter than its buffer comes by way of that.
+    let arena = len.and_then(|len| meets_arena(at, len).filter(|_| len >= buffer_len()));
+    // SAFETY: as above. A stream in memory has no file.
+    let is_direct = || is_direct(keep_errno(|| unsafe { libc::fileno(stream) }));
+    let (Some(len), Some(arena)) = (len, arena.filter(|_| is_direct())) else {
         // SAFETY: as above.
-        _ => unsafe { real(at, size, count, stream) },
+        return unsafe { real(at, size, count, stream) };
+    };
+    // SAFETY: as above.
+    let _alone = locks.then(|| unsafe { Alone::with(stream) });
+    let least = buffer_len().max(PIECE_BYTES_MIN);
+    let done = in_pieces(arena, (at, len), least, |at, part, _| {
+        // Elements that are begun are not told of; bytes are.
+        let (size, count) = if part == len {
+            (size, count)
+        } else {
+            (1, part)
+        };
+        // SAFETY: as above.
+        (unsafe { real(at, size, count, stream) } * size) as isize
+    });
+    if done < 0 {
+        // What could not be pinned is an error of the stream's: it is neither read nor at its end.
+        // SAFETY: the flags are its first word, in all versions of the C library that there are.
+        unsafe { *stream.cast::<c_int>() |= STREAM_HAS_FAILED };
     }
+    usize::try_from(done).unwrap_or(0) / size
 }
 
 /// # Safety
@@ -502,7 +584,7 @@ unsafe extern "C-unwind" fn fread(
     stream: *mut libc::FILE,
 ) -> usize {
     // SAFETY: the caller's word.
-    unsafe { read_stream(&READ_STREAM, at, size, count, stream) }
+    unsafe { read_stream(&READ_STREAM, true, (at, size, count), stream) }
 }
 
 /// # Safety
@@ -516,7 +598,7 @@ unsafe extern "C-unwind" fn fread_unlocked(
     stream: *mut libc::FILE,
 ) -> usize {
     // SAFETY: the caller's word.
-    unsafe { read_stream(&READ_STREAM_UNLOCKED, at, size, count, stream) }
+    unsafe { read_stream(&READ_STREAM_UNLOCKED, false, (at, size, count), stream) }
 }
 
 /// # Safety

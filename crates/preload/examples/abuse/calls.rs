@@ -9,7 +9,7 @@ use crate::sys;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 pub(crate) const CASES: &[Case] = &[
     ("calls-file", file),
@@ -24,6 +24,9 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-direct-busy", direct_busy),
     ("calls-direct-numbered", direct_numbered),
     ("calls-direct-streamed", direct_streamed),
+    ("calls-direct-shared", direct_shared),
+    ("calls-direct-locked", direct_locked),
+    ("calls-errors", errors),
     ("calls-refused", refused),
     ("first-ring", first_ring),
 ];
@@ -392,6 +395,151 @@ fn direct_streamed() {
                 let read = libc::fread(at as *mut libc::c_void, 512, len / 512, stream);
                 assert_eq!(read, len / 512);
             }
+        }
+    });
+}
+
+/// A stream that is past the page cache.
+fn direct_stream(len: usize, seed: u64) -> Option<usize> {
+    let file = direct_file(len, seed)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = std::ffi::CString::new(path).expect("a path");
+    // SAFETY: the strings end; the stream stays as long as the process.
+    unsafe {
+        let stream = libc::fopen(path.as_ptr(), c"r".as_ptr());
+        assert!(!stream.is_null());
+        assert_eq!(
+            libc::fcntl(libc::fileno(stream), libc::F_SETFL, libc::O_DIRECT),
+            0
+        );
+        Some(stream as usize)
+    }
+}
+
+/// Threads read records from one stream: each is whole, and all are read.
+fn direct_shared() {
+    const RECORDS: usize = 16;
+    let Some(stream) = direct_stream(RECORDS * MIB, 15) else {
+        return;
+    };
+    let read = || {
+        let block = Block::map(MIB);
+        let mut records = Vec::new();
+        loop {
+            let stream = stream as *mut libc::FILE;
+            // SAFETY: the block is this thread's, and so long; the stream has a lock.
+            let said = unsafe { libc::fread(block.at as *mut libc::c_void, MIB, 1, stream) };
+            if said == 0 {
+                return records;
+            }
+            let record = (0..RECORDS).find(|record| {
+                let is_of = |place: usize| {
+                    word(block.at + place).load(Relaxed) == stamp(15, record * MIB + place)
+                };
+                (0..MIB).step_by(8).all(is_of)
+            });
+            records.push(record.expect("a record in one piece"));
+        }
+    };
+    let mut records: Vec<usize> = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(read)).collect();
+        let records = readers.into_iter().map(|one| one.join().expect("read"));
+        records.flatten().collect()
+    });
+    records.sort_unstable();
+    assert_eq!(records, (0..RECORDS).collect::<Vec<_>>());
+}
+
+/// Who has a stream's lock needs memory while others wait for the stream.
+fn direct_locked() {
+    const THREADS: usize = 8;
+    let Some(stream) = direct_stream((THREADS + 1) * 2 * MIB, 16) else {
+        return;
+    };
+    // SAFETY: the C library has these; such are their types.
+    unsafe extern "C" {
+        fn flockfile(stream: *mut libc::FILE);
+        fn funlockfile(stream: *mut libc::FILE);
+    }
+    let read = |by: Read| {
+        let block = Block::map(2 * MIB);
+        // SAFETY: the block is this thread's, and so long; the stream is locked, or does it.
+        let said = unsafe {
+            by(
+                block.at as *mut libc::c_void,
+                1,
+                block.len,
+                stream as *mut libc::FILE,
+            )
+        };
+        assert_eq!(said, block.len);
+    };
+    let begun = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // SAFETY: it is a stream.
+        unsafe { flockfile(stream as *mut libc::FILE) };
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                begun.fetch_add(1, SeqCst);
+                read(libc::fread);
+            });
+        }
+        while begun.load(SeqCst) < THREADS {
+            std::thread::yield_now();
+        }
+        // More than there may be in memory: what waits for the stream keeps nothing of it.
+        press();
+        read(fread_unlocked);
+        // SAFETY: as above.
+        unsafe { funlockfile(stream as *mut libc::FILE) };
+    });
+}
+
+// SAFETY: who calls one keeps to what the C library says of it.
+type Read = unsafe extern "C" fn(*mut libc::c_void, usize, usize, *mut libc::FILE) -> usize;
+
+// SAFETY: the C library has it; such is its type.
+unsafe extern "C" {
+    fn fread_unlocked(
+        at: *mut libc::c_void,
+        size: usize,
+        count: usize,
+        stream: *mut libc::FILE,
+    ) -> usize;
+}
+
+/// What is wrong is said as it ever is.
+fn errors() {
+    let block = Block::map(MIB);
+    let zero = std::fs::File::open("/dev/zero").expect("zeros");
+    // SAFETY: the system looks at the address, and says that nothing is there.
+    let said = unsafe { libc::syscall(libc::SYS_readv, zero.as_raw_fd(), 16, 1) };
+    assert_eq!((said, sys::errno()), (-1, libc::EFAULT));
+    // SAFETY: as above; so many are refused before they are looked at.
+    let said = unsafe { libc::readv(zero.as_raw_fd(), 16 as *const libc::iovec, 1 << 20) };
+    assert_eq!((said, sys::errno()), (-1, libc::EINVAL));
+    let mut text = *b"what a stream in memory has";
+    // SAFETY: the stream is of these bytes, which are fewer than the block has.
+    unsafe {
+        *libc::__errno_location() = 0;
+        let stream = libc::fmemopen(text.as_mut_ptr().cast(), text.len(), c"r".as_ptr());
+        let at = block.at as *mut libc::c_void;
+        assert_eq!(libc::fread(at, 1, 4096, stream), text.len());
+        assert_eq!(sys::errno(), 0, "nothing went wrong");
+        libc::fclose(stream);
+    }
+    let Some(file) = direct_file(MIB, 17) else {
+        return;
+    };
+    // Others pin the same pages.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..5_000 {
+                    let said = sys::pread(file.as_raw_fd(), block.at + 1, 512, 0);
+                    assert!(matches!(said, Err(libc::EINVAL) | Ok(512)), "{said:?}");
+                }
+            });
         }
     });
 }
