@@ -9,6 +9,7 @@
 //! *Thread safety*: whoever sets one up or takes one down holds the registry's lock.
 
 use super::record::{OwnArea, OwnFile, Record, Uses};
+use super::rotation::Rotation;
 use super::table;
 use super::zram::Zram;
 use crate::error::{SwapError, Trying};
@@ -64,13 +65,18 @@ pub struct Area {
     pub path: Option<PathBuf>,
     /// Bytes that it holds, or that all of the machine's do.
     pub size: u64,
+    /// Whether it was turned on as one that does not rotate, though its disk says so
+    /// ([`Rotation`]).
+    pub is_doubted: bool,
 }
 
 impl Area {
-    /// Sees that there is swap. What is made is written to `record` before it is made.
+    /// Sees that there is swap, of so many bytes where it is made. What is made is written to
+    /// `record` before it is made. What a disk says of itself `is_believed`, or may be doubted.
     pub fn set_up(
         source: &Source,
         size: Option<u64>,
+        is_believed: bool,
         record: &mut Record,
     ) -> Result<Area, SwapError> {
         match source {
@@ -91,7 +97,7 @@ impl Area {
                 });
                 record.save()?;
                 format(&path, device_bytes(&path)?, uuid)?;
-                Area::turn_on(&path)
+                Area::turn_on(&path, true, record)
             }
             Source::Path(path) if table::is_on(path)? => {
                 let area = Area::of(path)?;
@@ -122,7 +128,7 @@ impl Area {
                     record.save()?;
                     fill(path, size, uuid)?;
                 }
-                Area::turn_on(path)
+                Area::turn_on(path, is_believed, record)
             }
         }
     }
@@ -131,7 +137,11 @@ impl Area {
         let size = table::entries()?.iter().map(|entry| entry.size).sum();
         match size {
             0 => Err(SwapError::NoSwap),
-            size => Ok(Area { path: None, size }),
+            size => Ok(Area {
+                path: None,
+                size,
+                is_doubted: false,
+            }),
         }
     }
 
@@ -142,12 +152,20 @@ impl Area {
         Ok(Area {
             size: size.map_or(0, |entry| entry.size),
             path: Some(real),
+            is_doubted: false,
         })
     }
 
-    fn turn_on(path: &Path) -> Result<Area, SwapError> {
-        match table::turn_on(path) {
-            Ok(()) => Area::of(path),
+    fn turn_on(path: &Path, is_believed: bool, record: &mut Record) -> Result<Area, SwapError> {
+        let doubted = (!is_believed).then(|| Rotation::doubted(path)).flatten();
+        let is_doubted = match doubted {
+            Some(rotation) => record.doubt(rotation)?,
+            None => false,
+        };
+        let on = table::turn_on(path);
+        record.believe()?;
+        match on {
+            Ok(()) => Area::of(path).map(|area| Area { is_doubted, ..area }),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(SwapError::Unusable {
                 path: path.to_owned(),
                 reason: "the kernel refuses it: a file has to be without holes, on a \

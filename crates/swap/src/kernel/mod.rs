@@ -26,6 +26,7 @@ mod probe;
 mod reclaimer;
 mod record;
 mod report;
+mod rotation;
 mod session;
 mod table;
 mod watcher;
@@ -39,6 +40,7 @@ pub use probe::{ProbeReport, probe};
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
 pub use record::{OwnArea, OwnFile, Process, Record, Registry, Residue, Uses, watch};
 pub use report::{Figures, Report, TenantUse};
+pub use rotation::Rotation;
 pub use session::{Entry, Memory, Plan, Probe, Remote, Session};
 pub use zram::Zram;
 

@@ -12,6 +12,7 @@
 use super::area;
 use super::group::{Group, UNLIMITED, processes_below, with_below};
 use super::report::Figures;
+use super::rotation::Rotation;
 use super::table;
 use super::zram::Zram;
 use crate::arena::ArenaFigures;
@@ -66,6 +67,9 @@ pub struct Record {
     /// It gets it back where the limit that it has is one of these, which this run may have set:
     /// another is somebody else's, and stays.
     pub limits_set: RangeInclusive<u64>,
+    /// What a disk says of itself otherwise than it did, for a moment.
+    #[serde(default)]
+    rotation: Option<Rotation>,
     #[serde(skip)]
     path: PathBuf,
 }
@@ -223,6 +227,7 @@ impl Registry {
             uses: Uses::None,
             limit_before: None,
             limits_set: 0..=UNLIMITED,
+            rotation: None,
         }
     }
 
@@ -287,9 +292,35 @@ impl Record {
         fs::rename(&new, &self.path).trying("write", &self.path)
     }
 
+    /// Changes a disk's word until [`Self::believe`]; false where that is not allowed.
+    pub(super) fn doubt(&mut self, rotation: Rotation) -> Result<bool, SwapError> {
+        self.rotation = Some(rotation.clone());
+        self.save()?;
+        if let Err(error) = rotation.deny() {
+            tracing::info!(%error, "the kernel believes that the disk rotates");
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Restores it.
+    pub(super) fn believe(&mut self) -> Result<(), SwapError> {
+        let Some(rotation) = &self.rotation else {
+            return Ok(());
+        };
+        rotation.restore()?;
+        self.rotation = None;
+        self.save()
+    }
+
     /// Takes down what it names, in the order in which that can be, and forgets the record where
     /// all of it is gone. What could not be taken down. Under the registry's lock.
     pub fn take_down(&self) -> Vec<Residue> {
+        if let Some(rotation) = &self.rotation
+            && let Err(error) = rotation.restore()
+        {
+            return vec![Residue::Refused(error)];
+        }
         if let Some(running) = self.running() {
             // Nobody would wake who waits for memory any more.
             if let Some(group) = self.groups.first()
@@ -315,6 +346,7 @@ impl Record {
         let mut rest = self.clone();
         // What was given back once is not touched again.
         rest.limits_set = NO_LIMITS;
+        rest.rotation = None;
         rest.areas.clear();
         for area in &self.areas {
             let pids = self.users_of(area);
@@ -667,6 +699,31 @@ mod tests {
             let left = fs::read_to_string(&limit).unwrap();
             assert_eq!(left, after.to_string(), "{set:?}, {now}");
         }
+    }
+
+    #[test]
+    fn what_a_disk_said_is_restored_where_its_launcher_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let word = dir.path().join("rotational");
+        let says = || fs::read_to_string(&word).unwrap();
+        fs::write(&word, "1").unwrap();
+        let rotation: Rotation =
+            serde_json::from_value(serde_json::json!({ "attribute": word })).unwrap();
+        let mut record = registry.record(Vec::new());
+        assert!(record.doubt(rotation.clone()).unwrap());
+        assert_eq!(says(), "0");
+        assert!(registry.records()[0].take_down().is_empty());
+        assert_eq!(says(), "1");
+        assert!(registry.records().is_empty());
+
+        assert!(record.doubt(rotation).unwrap());
+        record.believe().unwrap();
+        assert_eq!(says(), "1");
+        // It is the machine's again.
+        fs::write(&word, "0").unwrap();
+        assert!(registry.records()[0].take_down().is_empty());
+        assert_eq!(says(), "0");
     }
 
     fn own_area(path: &Path, made: &File) -> OwnArea {

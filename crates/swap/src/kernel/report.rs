@@ -99,6 +99,8 @@ pub struct Report {
     pub swap: Option<PathBuf>,
     /// Bytes of that.
     pub swap_bytes: u64,
+    /// Whether it was turned on as one that does not rotate, though its disk says so.
+    pub is_swap_doubted: bool,
     /// Faults of any kind.
     pub faults: u64,
     /// Faults that waited for the device.
@@ -197,6 +199,7 @@ impl Report {
             swapped_peak_bytes: outcome.swapped_peak,
             swap: outcome.area.path,
             swap_bytes: outcome.area.size,
+            is_swap_doubted: outcome.area.is_doubted,
             faults: counts.faults,
             major_faults: counts.major_faults,
             inline_reclaims: counts.inline_reclaims,
@@ -244,6 +247,10 @@ impl fmt::Display for Report {
             "  on swap    {swapped} at most, of {} on {swap}",
             Bytes(self.swap_bytes)
         )?;
+        if self.is_swap_doubted {
+            let why = "a virtual disk cannot know whether it rotates";
+            writeln!(f, "             read ahead by address: {why}")?;
+        }
         writeln!(
             f,
             "  faults     {} major, {} in all",

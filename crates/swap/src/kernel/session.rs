@@ -86,6 +86,14 @@ pub struct Plan {
     pub meter: Option<SyncSender<Till>>,
 }
 
+impl Plan {
+    fn area(&self, record: &mut Record) -> Result<Area, SwapError> {
+        // Without a reclaimer all is the kernel's, as it stands.
+        let is_believed = self.rule == Rule::Off;
+        Area::set_up(&self.source, self.area_size, is_believed, record)
+    }
+}
+
 /// What enters groups, and what it is then.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
@@ -170,7 +178,7 @@ impl Session {
             record,
             lock: Some(lock),
         };
-        let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
+        let area = plan.area(&mut setup.record)?;
         goes_on(plan)?;
         let group = Arc::new(setup.make_group(&hierarchy)?);
         is_told(plan, &group)?;
@@ -244,7 +252,7 @@ impl Session {
             record,
             lock: Some(lock),
         };
-        let area = Area::set_up(&plan.source, plan.area_size, &mut setup.record)?;
+        let area = plan.area(&mut setup.record)?;
         let counts = group.counts();
         limit_attached(plan, &group, before, pid)?;
         setup.record.limits_set = limits_to_be_set(plan, &group);
