@@ -13,8 +13,9 @@
 //! What it never does: change what a program computes. Where it cannot be right it is not there:
 //! the arena does not begin, or the call says that it cannot be (docs/swap.md, "Engine P").
 //!
-//! *Thread safety*: all of it, and in children of `fork`. What the library itself needs comes from
-//! the C library's own `malloc`, never from the arena, whose faults it may have to answer.
+//! *Thread safety*: all of it, in children of `fork`, and in handlers of signals. What the library
+//! itself needs comes from a [`Heap`] of its own: not from the arena, whose faults it may have to
+//! answer, nor from the C library, whose `malloc` a signal may have come in the middle of.
 
 #![cfg(target_os = "linux")]
 
@@ -23,9 +24,13 @@ mod memory;
 mod process;
 mod transfers;
 
-use nyx_swap::arena::{self, Arena};
+use nyx_swap::arena::{self, Arena, Heap};
 use std::ops::Range;
 use std::sync::Once;
+
+/// For this library itself.
+#[global_allocator]
+static OWN: Heap = Heap::new();
 
 /// Less than this is not worth a page fault of its own, in bytes. It is the C library's own limit
 /// from which `malloc` takes memory from `mmap`.

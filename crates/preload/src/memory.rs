@@ -9,7 +9,6 @@ use crate::{LEAST_BYTES, failed};
 use libc::{c_int, c_void};
 use nyx_swap::arena::{Arena, Piece};
 use nyx_swap::region::PAGE_BYTES;
-use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 
 // SAFETY: the C library has these for whoever takes the place of `malloc`; such are their types.
@@ -33,46 +32,6 @@ pub(crate) fn look_up() {
 
 /// A multiple of it is what `malloc` gives.
 const ALIGN_BYTES: usize = 16;
-
-/// For this library itself.
-struct Own;
-
-#[global_allocator]
-static OWN: Own = Own;
-
-// SAFETY: the C library's functions do what is asked for; none of them calls those below.
-unsafe impl GlobalAlloc for Own {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: any size and any power of two may be asked for.
-        let at = unsafe {
-            match layout.align() {
-                ..=ALIGN_BYTES => __libc_malloc(layout.size()),
-                align => __libc_memalign(align, layout.size()),
-            }
-        };
-        at.cast()
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above; what is written to is what was given.
-        unsafe {
-            if layout.align() <= ALIGN_BYTES {
-                return __libc_calloc(1, layout.size()).cast();
-            }
-            let at = self.alloc(layout);
-            if !at.is_null() {
-                at.write_bytes(0, layout.size());
-            }
-            at
-        }
-    }
-
-    // SAFETY: as the trait has it.
-    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
-        // SAFETY: it was given by one of the above.
-        unsafe { __libc_free(at.cast()) }
-    }
-}
 
 /// Large memory, where the arena has it.
 fn large(len: usize, align: usize) -> Option<Piece> {

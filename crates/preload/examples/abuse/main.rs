@@ -9,6 +9,7 @@ mod advice;
 mod between;
 mod calls;
 mod heap;
+mod inside;
 mod maps;
 mod meanwhile;
 mod memory;
@@ -26,6 +27,7 @@ const CASES: &[&[Case]] = &[
     between::CASES,
     calls::CASES,
     heap::CASES,
+    inside::CASES,
     maps::CASES,
     meanwhile::CASES,
     processes::CASES,

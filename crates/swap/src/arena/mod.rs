@@ -27,12 +27,14 @@ mod extents;
 mod fork;
 mod guard;
 mod handoff;
+mod heap;
 mod says;
 mod service;
 mod terms;
 mod undisturbed;
 
 pub use fork::Forking;
+pub use heap::Heap;
 pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
 pub use undisturbed::Undisturbed;
 
