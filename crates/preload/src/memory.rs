@@ -1,6 +1,7 @@
 //! `malloc` and its kin: large memory from the arena, all else from the C library.
 //!
-//! What it never does: hand to the C library what is the arena's, or the other way.
+//! What it never does: hand to the C library what is the arena's, or the other way; call it on a
+//! stack of the arena while a fork has all stand still (`theirs`).
 //!
 //! *Thread safety*: all of it.
 
@@ -33,6 +34,15 @@ pub(crate) fn look_up() {
 /// A multiple of it is what `malloc` gives.
 const ALIGN_BYTES: usize = 16;
 
+/// Makes a call of the C library's heap, which has a lock that `fork` takes.
+#[inline]
+fn theirs<T>(call: impl FnOnce() -> T) -> T {
+    match arena() {
+        Some(arena) => arena.between_forks(call),
+        None => call(),
+    }
+}
+
 /// Large memory, where the arena has it.
 fn large(len: usize, align: usize) -> Option<Piece> {
     if len < LEAST_BYTES {
@@ -60,7 +70,7 @@ unsafe extern "C" fn malloc(len: usize) -> *mut c_void {
     match large(len, ALIGN_BYTES) {
         Some(piece) => piece.at as *mut c_void,
         // SAFETY: the caller's word.
-        None => unsafe { __libc_malloc(len) },
+        None => theirs(|| unsafe { __libc_malloc(len) }),
     }
 }
 
@@ -73,7 +83,7 @@ unsafe extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
     match all.and_then(|all| large(all, ALIGN_BYTES)) {
         Some(piece) => zeroed(piece, count * len),
         // SAFETY: the caller's word.
-        None => unsafe { __libc_calloc(count, len) },
+        None => theirs(|| unsafe { __libc_calloc(count, len) }),
     }
 }
 
@@ -102,7 +112,7 @@ unsafe extern "C" fn free(at: *mut c_void) {
         }
     }
     // SAFETY: the caller's word, that it is the C library's or null.
-    unsafe { __libc_free(at) };
+    theirs(|| unsafe { __libc_free(at) });
 }
 
 /// # Safety
@@ -113,7 +123,7 @@ unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
     let ours = of_arena(old);
     if ours.is_none() && (len < LEAST_BYTES || arena_or_begin().is_none()) {
         // SAFETY: the caller's word.
-        return unsafe { __libc_realloc(old, len) };
+        return theirs(|| unsafe { __libc_realloc(old, len) });
     }
     if let Some((arena, _)) = ours {
         if len == 0 {
@@ -162,7 +172,7 @@ unsafe extern "C" fn memalign(align: usize, len: usize) -> *mut c_void {
     match piece {
         Some(piece) => piece.at as *mut c_void,
         // SAFETY: the caller's word.
-        None => unsafe { __libc_memalign(align, len) },
+        None => theirs(|| unsafe { __libc_memalign(align, len) }),
     }
 }
 

@@ -8,8 +8,9 @@
 //!
 //! *Thread safety*: the calls are made in the thread that forks, before and after.
 
+use super::gate::Closed;
 use super::service::Pause;
-use super::{Arena, Locked};
+use super::{Arena, Locked, Undisturbed};
 use crate::region::{PAGE_BYTES, threads};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::net::{recvmsg, send};
@@ -28,8 +29,10 @@ pub struct Forking<'a> {
     arena: &'a Arena,
     /// None in a child, which forks as any process does.
     copy: Option<Copying>,
-    /// Dropped last.
     state: Locked<'a>,
+    _gate: Closed<'a>,
+    /// Dropped last.
+    _undisturbed: Undisturbed,
     parent: u32,
 }
 
@@ -45,17 +48,21 @@ struct Copying {
 impl Arena {
     /// Before a fork.
     pub fn before_fork(&self) -> Forking<'_> {
-        let state = self.lock();
-        let here = &raw const state as usize;
-        if !self.is_plain() && self.range.contains(&here) {
+        let undisturbed = Undisturbed::new();
+        if !self.is_plain() && self.has_stack() {
             // It would wait for itself.
             super::complain("a thread whose stack is in the arena cannot fork: the process ends");
             threads::end();
         }
+        // First: a handler in the middle of a call may need the lock.
+        let gate = self.gate.close();
+        let state = self.lock();
         Forking {
             arena: self,
             copy: (!self.is_plain()).then(|| Copying::begin(self)),
             state,
+            _gate: gate,
+            _undisturbed: undisturbed,
             parent: std::process::id(),
         }
     }
