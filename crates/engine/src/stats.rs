@@ -111,7 +111,10 @@ impl Engine {
                 .iter()
                 .for_each(|tenant| stats_latencies(tenant, out)),
             b"policy" => self.stats_policy(&within, around, out),
-            b"devices" => self.stats_devices(&within, out),
+            b"devices" => {
+                self.stats_mapped(&within, out);
+                self.stats_devices(&within, out);
+            }
             b"reset" => {
                 // Counters of devices and budgets only ever grow: a reset would make limits forget.
                 reply::client_error(out, "stats reset is not supported: figures only grow");
@@ -268,6 +271,21 @@ impl Engine {
         stat("latency_us_p50", &us(latencies.quantile_ns(0.5)));
         stat("latency_us_p99", &us(latencies.quantile_ns(0.99)));
         stat("latency_us_p999", &us(latencies.quantile_ns(0.999)));
+    }
+
+    /// Of devices that are mapped, those that have something to tell: they tell of all of their
+    /// tenants, so only where all are within reach.
+    fn stats_mapped(&self, within: &[&Tenant], out: &mut Out) {
+        for (at, device) in self.devices.iter().enumerate() {
+            let is_on = |tenant: &Tenant| tenant.config.device == at;
+            let all = self.tenants.iter().filter(|tenant| is_on(tenant)).count();
+            let here = within.iter().filter(|tenant| is_on(tenant)).count();
+            if here > 0 && here == all {
+                device.media.tell(&mut |key, value| {
+                    reply::stat(out, &format!("{}:{key}", device.name), value);
+                });
+            }
+        }
     }
 
     /// How a tenant stands with the policy, as far as that is known. Of who hurts it those are told

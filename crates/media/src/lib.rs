@@ -132,6 +132,12 @@ pub trait Media: Send + Sync {
 
     /// What kind of evidence numbers from here are.
     fn evidence(&self) -> Evidence;
+
+    /// Tells what it has done since it was made and how it stands, by names that have the unit;
+    /// most media have nothing to tell.
+    fn tell(&self, figure: &mut dyn FnMut(&'static str, u64)) {
+        let _ = figure;
+    }
 }
 
 /// A shared medium is a medium, so that a driver can keep a handle of its own.
@@ -173,5 +179,9 @@ impl<M: Media + ?Sized> Media for std::sync::Arc<M> {
 
     fn evidence(&self) -> Evidence {
         (**self).evidence()
+    }
+
+    fn tell(&self, figure: &mut dyn FnMut(&'static str, u64)) {
+        (**self).tell(figure);
     }
 }

@@ -54,13 +54,16 @@ pub enum Effort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// The medium: `anon`, `file` or `dax`; `none` where only a model was profiled.
+    /// The medium: `anon`, `file`, `dax` or `paged`; `none` where only a model was profiled.
     pub kind: String,
     /// The medium's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// The medium's size.
     pub len_bytes: u64,
+    /// How much of it may be in memory, where that is not all or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// The device model over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -183,8 +186,22 @@ impl Identity {
             kind: medium.kind().name().to_owned(),
             path: medium.path().map(|path| path.display().to_string()),
             len_bytes: medium.len(),
+            memory_bytes: None,
             model: model.map(|params| params.name.clone()),
             model_hash: model.map(hex_hash),
+            host_cpu: host_cpu(),
+        }
+    }
+
+    /// Of a medium of so many bytes of which so many may be in memory; the others are at the path.
+    pub fn of_paged(path: &Path, len_bytes: u64, memory_bytes: u64) -> Identity {
+        Identity {
+            kind: "paged".to_owned(),
+            path: Some(path.display().to_string()),
+            len_bytes,
+            memory_bytes: Some(memory_bytes),
+            model: None,
+            model_hash: None,
             host_cpu: host_cpu(),
         }
     }
@@ -195,6 +212,7 @@ impl Identity {
             kind: "none".to_owned(),
             path: None,
             len_bytes: 0,
+            memory_bytes: None,
             model: Some(params.name.clone()),
             model_hash: Some(hex_hash(params)),
             host_cpu: host_cpu(),
@@ -293,6 +311,15 @@ impl Profile {
                 foreign
                     .or_else(|| differs("medium", &own.kind, &device.kind))
                     .or_else(|| differs("file", &text(&own.path), &text(&device.path)))
+                    .or_else(|| {
+                        // Another part of it in memory makes another device of it.
+                        let memory = |bytes: Option<u64>| match bytes {
+                            Some(bytes) => format!("{bytes} bytes"),
+                            None => "none".to_owned(),
+                        };
+                        let (own, theirs) = (own.memory_bytes, device.memory_bytes);
+                        differs("with memory", &memory(own), &memory(theirs))
+                    })
                     .or_else(|| differs("processor", &own.host_cpu, &device.host_cpu)),
                 stale.or_else(|| {
                     let bytes = |n: u64| format!("{n} bytes");

@@ -159,6 +159,10 @@ fn a_measured_profile_also_depends_on_medium_and_processor() {
         },
         Identity {
             kind: "file".to_owned(),
+            ..device.clone()
+        },
+        Identity {
+            memory_bytes: Some(1 << 19),
             ..device
         },
     ];

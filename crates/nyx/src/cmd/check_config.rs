@@ -155,6 +155,10 @@ fn summary(loaded: &Loaded) -> String {
             Medium::Anon => "anonymous memory".to_string(),
             Medium::File(path) => format!("file {}", path.display()),
             Medium::Dax(path) => format!("dax {}", path.display()),
+            Medium::Paged { path, memory } => format!(
+                "paged, {memory} of it in memory and the rest at {}",
+                path.display()
+            ),
         };
         let model = device
             .model

@@ -212,7 +212,7 @@ impl Assembler {
         }
         if mapped.is_empty() {
             let message = "a tenant's first device is mapped, and there is only kind \"block\": \
-                           add a [[device]] of kind \"anon\", \"file\" or \"dax\"";
+                           add a [[device]] of kind \"anon\", \"file\", \"dax\" or \"paged\"";
             self.wrong(&tables[0], "kind", message.to_string());
         }
         (mapped, deep)
@@ -221,8 +221,12 @@ impl Assembler {
     fn device(&mut self, table: &Table, data_dir: &Path) -> Device {
         let name = table.text("name").unwrap_or_default().to_string();
         let in_data_dir = |ending: &str| data_dir.join(format!("{name}.{ending}"));
-        let path = table.path("path");
-        let medium = match (table.text("kind"), path) {
+        let size = table.bytes("size").unwrap_or(tiers::SIZE_DEFAULT);
+        let medium = match (table.text("kind"), table.path("path")) {
+            (Some("paged"), path) => Medium::Paged {
+                path: path.unwrap_or_else(|| data_dir.to_owned()),
+                memory: self.paged_memory(table, size),
+            },
             (Some("anon"), None) => Medium::Anon,
             (Some("anon"), Some(path)) => {
                 let path = path.display();
@@ -250,7 +254,7 @@ impl Assembler {
         }
         Device {
             medium,
-            size: table.bytes("size").unwrap_or(tiers::SIZE_DEFAULT),
+            size,
             model: table.text("model").map(str::to_string),
             profile: table
                 .path("profile")
@@ -298,11 +302,15 @@ impl Assembler {
             return;
         }
         let home = devices.get(tenant.device);
-        if let Some(device) = home.filter(|device| device.medium == Medium::Anon) {
+        let gone = home.and_then(|device| match device.medium {
+            Medium::Anon => Some((&device.name, "anonymous")),
+            Medium::Paged { .. } => Some((&device.name, "paged")),
+            Medium::File(_) | Medium::Dax(_) => None,
+        });
+        if let Some((name, what)) = gone {
             let message = format!(
-                "device {:?} is anonymous memory, which is gone with the process: give it kind = \
-                 \"file\" or \"dax\"",
-                device.name
+                "device {name:?} is {what} memory, which is gone with the process: give it kind = \
+                 \"file\" or \"dax\""
             );
             self.wrong(table, "durability", message);
         }
@@ -487,10 +495,11 @@ pub fn read_users(path: &Path) -> Result<Vec<User>, String> {
 }
 
 impl Medium {
-    /// The path of a medium that has one.
+    /// The path of a medium that has one for itself.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Medium::Anon => None,
+            // In a directory each makes a file of its own.
+            Medium::Anon | Medium::Paged { .. } => None,
             Medium::File(path) | Medium::Dax(path) => Some(path),
         }
     }

@@ -566,11 +566,12 @@ pub static KNOBS: &[Knob] = &[
     Knob {
         section: Section::Device,
         name: "kind",
-        kind: Kind::Choice(&["anon", "file", "dax", "block"]),
+        kind: Kind::Choice(&["anon", "file", "dax", "paged", "block"]),
         fallback: Fallback::Is("file"),
         paper: "",
         doc: "anon is memory that is gone with the process, file a mapped file, dax persistent or \
-              CXL memory through a DAX file or device; these are mapped, and hold a tenant alone. \
+              CXL memory through a DAX file or device, paged memory of which only a part is in \
+              DRAM (docs/swap.md, \"Paged devices\"); these are mapped, and hold a tenant alone. \
               block is a file or a raw block device, read and written past the page cache: the \
               second of a tenant's tiers.",
     },
@@ -578,10 +579,15 @@ pub static KNOBS: &[Knob] = &[
         section: Section::Device,
         name: "path",
         kind: Kind::Path,
-        fallback: Fallback::Unset("for a file: DATA_DIR/NAME.media; for block: DATA_DIR/NAME.deep"),
+        fallback: Fallback::Unset(
+            "for a file: DATA_DIR/NAME.media; for block: DATA_DIR/NAME.deep; for paged: DATA_DIR",
+        ),
         paper: "",
         doc: "The file or device node. A raw block device is taken over when its first 4 KiB are \
-              zero or Nyx's own; whatever else is there is refused and stays.",
+              zero or Nyx's own; whatever else is there is refused and stays. Of kind paged it is \
+              where pages go: a directory, for a file without a name that is as large as the \
+              device and goes with the process; or a file or raw block device whose first 128 KiB \
+              are zero, which is overwritten behind them.",
     },
     Knob {
         section: Section::Device,
@@ -594,6 +600,19 @@ pub static KNOBS: &[Knob] = &[
         fallback: Fallback::Unset("1GiB; of a raw block device all"),
         paper: "",
         doc: "How much of the medium Nyx uses; a file is made this large at once.",
+    },
+    Knob {
+        section: Section::Device,
+        name: "memory",
+        kind: Kind::Bytes {
+            min: 64 * KIB,
+            max: 64 * TIB,
+            power_of_two: false,
+        },
+        fallback: Fallback::Unset("kind paged must have it; no other has it"),
+        paper: "",
+        doc: "How much of a device of kind paged may be in DRAM; what was used longest ago is at \
+              path. Some 4 MiB of buffers, and some 20 bytes for each 4 KiB of size, come on top.",
     },
     Knob {
         section: Section::Device,

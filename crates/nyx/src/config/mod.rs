@@ -21,6 +21,7 @@ pub mod knob;
 pub mod layers;
 pub mod load;
 pub mod overrides;
+mod paged;
 #[cfg(test)]
 mod tests;
 pub mod tiers;
@@ -125,6 +126,13 @@ pub enum Medium {
     File(PathBuf),
     /// A file on a DAX file system, or a device-DAX node.
     Dax(PathBuf),
+    /// Memory that is larger than its DRAM; gone with the process.
+    Paged {
+        /// Where pages go: a directory, a file or a block device.
+        path: PathBuf,
+        /// How much of it may be in DRAM.
+        memory: Bytes,
+    },
 }
 
 /// One cache instance with its own keys, space and limit.

@@ -68,6 +68,7 @@ impl Assembler {
         let name = table.text("name").unwrap_or_default().to_string();
         let in_data_dir = |ending: &str| data_dir.join(format!("{name}.{ending}"));
         let path = table.path("path").unwrap_or_else(|| in_data_dir("deep"));
+        self.check_not_paged(table);
         let model = table.text("model").map(BlockParams::preset).transpose();
         let model = model.unwrap_or_else(|error| {
             self.wrong(table, "model", error.to_string());
@@ -105,8 +106,9 @@ impl Assembler {
         }
     }
 
-    /// Knobs of devices of blocks on one that is none.
+    /// Knobs of other devices on one that is mapped.
     pub(super) fn check_mapped(&mut self, table: &Table) {
+        self.check_not_paged(table);
         if table.text("io").is_some_and(|io| io != "auto") {
             let message = "is for devices of kind \"block\": a mapped one has no requests";
             self.wrong(table, "io", message.to_string());
@@ -151,7 +153,7 @@ impl Assembler {
         let Some(at) = place(first, fast) else {
             let message = format!(
                 "{first:?} is of kind \"block\": the first of tiers is mapped (kind \"anon\", \
-                 \"file\" or \"dax\")"
+                 \"file\", \"dax\" or \"paged\")"
             );
             return wrong("tiers", message);
         };

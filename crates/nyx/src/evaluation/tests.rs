@@ -49,6 +49,7 @@ fn evaluation() -> Evaluation {
             kind: "anon".into(),
             path: None,
             len_bytes: 1 << 30,
+            memory_bytes: None,
             model: Some("optane-2dimm".into()),
             model_hash: None,
             host_cpu: "a processor".into(),

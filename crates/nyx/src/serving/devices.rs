@@ -1,21 +1,22 @@
 //! A device from its configuration: the medium opened and touched, the model laid over it, the
 //! profile loaded - or made, quickly, on the first start.
 
-use super::Options;
+use super::{Options, paged};
 use crate::config;
 use crate::{Exit, Failure};
 use nyx_base::Clock;
 use nyx_gate::{CostTable, Device};
 use nyx_media::model::Params;
 use nyx_media::profile::{Effort, Fit, Identity, Latency, Profile, measure, simulate};
-use nyx_media::{Emulated, Mapped, Media, MediaError};
+use nyx_media::{Emulated, Mapped, Media};
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A device that was opened.
 pub struct Opened {
-    /// Its medium, to be closed in order.
-    pub medium: Arc<Mapped>,
+    /// Its medium, where that is to be closed in order.
+    pub medium: Option<Arc<Mapped>>,
     /// It.
     pub device: Arc<Device>,
     /// Its latencies, where its profile has them.
@@ -28,6 +29,9 @@ pub fn open_device(
     options: Options,
     clock: &Arc<dyn Clock>,
 ) -> Result<Opened, Failure> {
+    if let config::Medium::Paged { path, memory } = &config.medium {
+        return paged::open(config, path, *memory, options, &**clock);
+    }
     let medium = Arc::new(open_medium(config)?);
     let params = match &config.model {
         Some(spec) => {
@@ -56,7 +60,7 @@ pub fn open_device(
         "device open"
     );
     Ok(Opened {
-        medium,
+        medium: Some(medium),
         device: Arc::new(Device {
             name: config.name.clone(),
             media,
@@ -73,6 +77,16 @@ fn prices(
     clock: &dyn Clock,
 ) -> Result<(CostTable, Option<Latency>), Failure> {
     let identity = Identity::of(medium, params);
+    let make = |identity| Ok(make_profile(medium, identity, params, clock));
+    priced(config, identity, make)
+}
+
+/// Prices and latencies by the profile, which is made where there is none of this device.
+pub(super) fn priced(
+    config: &config::Device,
+    identity: Identity,
+    make: impl FnOnce(Identity) -> Result<Profile, Failure>,
+) -> Result<(CostTable, Option<Latency>), Failure> {
     let loaded = match Profile::load(&config.profile) {
         Ok(profile) => accept(profile, &identity, config),
         Err(_) if !config.profile.exists() => None,
@@ -83,7 +97,12 @@ fn prices(
     };
     let profile = match loaded {
         Some(profile) => profile,
-        None => make_profile(config, medium, identity, params, clock)?,
+        None => {
+            tracing::info!(device = config.name, "no profile yet: profiling quickly");
+            let profile = make(identity)?;
+            save(&profile, &config.profile)?;
+            profile
+        }
     };
     if profile.latency().is_none() {
         let path = config.profile.display();
@@ -96,7 +115,7 @@ fn prices(
     Ok((CostTable::of_profile(&profile), latency))
 }
 
-fn in_device(config: &config::Device, error: &MediaError) -> String {
+pub(super) fn in_device(config: &config::Device, error: &dyn Display) -> String {
     format!("device {:?}: {error}", config.name)
 }
 
@@ -106,6 +125,7 @@ fn open_medium(config: &config::Device) -> Result<Mapped, Failure> {
         config::Medium::Anon => Mapped::anonymous(len),
         config::Medium::File(path) => Mapped::file(path, len),
         config::Medium::Dax(path) => Mapped::dax(path, len),
+        config::Medium::Paged { .. } => unreachable!("it is no mapping"),
     };
     opened.map_err(|error| Failure::new(Exit::CantCreate, in_device(config, &error)))
 }
@@ -131,14 +151,12 @@ fn accept(profile: Profile, identity: &Identity, config: &config::Device) -> Opt
 }
 
 fn make_profile(
-    config: &config::Device,
     medium: &Mapped,
     identity: Identity,
     params: Option<&Params>,
     clock: &dyn Clock,
-) -> Result<Profile, Failure> {
-    tracing::info!(device = config.name, "no profile yet: profiling quickly");
-    let profile = match params {
+) -> Profile {
+    match params {
         Some(params) => {
             let mut profile = simulate(params, Effort::Quick, &mut |_| {});
             profile.device = identity;
@@ -148,9 +166,7 @@ fn make_profile(
             medium.pretouch(1);
             measure(medium, identity, clock, Effort::Quick, &mut |_| {})
         }
-    };
-    save(&profile, &config.profile)?;
-    Ok(profile)
+    }
 }
 
 fn save(profile: &Profile, path: &Path) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ pub mod admission;
 mod change;
 mod deep;
 mod devices;
+mod paged;
 pub mod plans;
 mod recent;
 mod tenants;
@@ -55,7 +56,8 @@ pub struct Serving {
     config: Config,
     engine: Arc<Engine>,
     running: Running,
-    media: Vec<Arc<Mapped>>,
+    /// Of each device, where it is to be closed in order.
+    media: Vec<Option<Arc<Mapped>>>,
     /// Of each device, where it is known.
     latencies: Vec<Option<Latency>>,
     recent: Recent,
@@ -223,7 +225,7 @@ impl Serving {
     /// Stops, and marks every data file and then every image as closed in order.
     pub fn stop(self) -> Result<(), Failure> {
         self.running.stop();
-        for medium in &self.media {
+        for medium in self.media.iter().flatten() {
             medium
                 .mark_clean()
                 .map_err(|error| Failure::new(Exit::Io, error.to_string()))?;
@@ -248,10 +250,12 @@ pub struct Reloaded {
 fn engine_tenants(
     config: &Config,
     tenants: &[config::Tenant],
-    media: &[Arc<Mapped>],
+    media: &[Option<Arc<Mapped>>],
 ) -> Vec<TenantConfig> {
-    let tenant =
-        |one: &config::Tenant| tenants::tenant(one, &config.server, media[one.device].id());
+    let tenant = |one: &config::Tenant| {
+        let data_id = media[one.device].as_ref().and_then(|medium| medium.id());
+        tenants::tenant(one, &config.server, data_id)
+    };
     tenants.iter().map(tenant).collect()
 }
 
@@ -416,7 +420,9 @@ fn make_data_dir(config: &Config, options: Options) -> Result<(), Failure> {
     let mapped = config.devices.iter().any(|device| {
         let file = match &device.medium {
             config::Medium::Anon => None,
-            config::Medium::File(path) | config::Medium::Dax(path) => Some(path),
+            config::Medium::File(path)
+            | config::Medium::Dax(path)
+            | config::Medium::Paged { path, .. } => Some(path),
         };
         let profile = (!options.unpriced).then_some(&device.profile);
         [file, profile].iter().flatten().any(|path| in_it(path))

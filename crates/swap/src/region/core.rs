@@ -200,6 +200,8 @@ pub(super) struct Core {
     poisoned: BTreeMap<u32, Why>,
     /// How long faults took, from their being heard of until their answer.
     pub(super) faults: LatencyCounter,
+    /// How long those waited who fixed what was not there.
+    pub(super) waits: LatencyCounter,
     due: Due,
     /// Whether the background's thread is awake, or about to be.
     is_rung: bool,
@@ -228,6 +230,7 @@ impl Shared {
                 fixing: BTreeMap::new(),
                 poisoned: BTreeMap::new(),
                 faults: LatencyCounter::default(),
+                waits: LatencyCounter::default(),
                 due: Due::default(),
                 is_rung: false,
             }),
@@ -634,12 +637,14 @@ impl Shared {
             self.settle(&mut core, None);
         }
         let mut result = Ok(());
+        let mut began = None;
         'pages: for page in range.clone() {
             while core.pager.state(page) != State::Resident {
                 if let Some(why) = core.fixing[&page].1 {
                     result = Err((page, why));
                     break 'pages;
                 }
+                began = began.or_else(|| Some(self.clock.now()));
                 core = core.wait();
             }
             if is_write {
@@ -647,6 +652,9 @@ impl Shared {
                 pager.fault(page, true, acts);
                 self.settle(&mut core, None);
             }
+        }
+        if let Some(began) = began {
+            core.waits.add(self.clock.now().since(began), 1);
         }
         for page in range {
             let fixing = core.fixing.get_mut(&page).expect("put there above");

@@ -36,6 +36,7 @@ mod core;
 mod device;
 mod error;
 mod flux;
+mod medium;
 mod memory;
 mod purse;
 mod still;
@@ -44,6 +45,7 @@ mod uffd;
 
 pub use device::Device;
 pub use error::RegionError;
+pub use medium::Paged;
 pub use purse::{CREDIT_PS, Need, Prices, Purse, Spent, Till};
 pub(crate) use still::Still;
 pub use uffd::PAGE_BYTES;
@@ -112,6 +114,15 @@ impl Shape {
         }
     }
 
+    /// Whether there can be such a region, as far as its sizes say.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Shape`].
+    pub fn check(&self) -> Result<(), RegionError> {
+        self.pages().map(drop)
+    }
+
     fn pages(&self) -> Result<(u32, u32), RegionError> {
         let reason = |reason| RegionError::Shape {
             len_bytes: self.len_bytes,
@@ -148,6 +159,9 @@ pub struct Figures {
     /// How long faults of touches took, from their being heard of until they were answered. The way
     /// through the kernel to the handler and back is not in it.
     pub faults: Latencies,
+    /// How long those waited who fixed, read or wrote ([`Region::fix`]) what was not in memory;
+    /// those who found it there are not among them.
+    pub waits: Latencies,
 }
 
 /// See the module.
@@ -387,8 +401,9 @@ impl Region {
     pub fn figures(&self) -> Figures {
         let core = self.shared.lock();
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
-        let mut faults = Latencies::default();
+        let (mut faults, mut waits) = (Latencies::default(), Latencies::default());
         core.faults.add_to(&mut faults);
+        core.waits.add_to(&mut waits);
         Figures {
             counts: core.pager.counts(),
             used_bytes: bytes(core.pager.used_pages()),
@@ -396,6 +411,7 @@ impl Region {
             device_bytes: bytes(core.pager.slots_taken()),
             poisoned_pages: core.poisoned_pages(),
             faults,
+            waits,
         }
     }
 
