@@ -367,6 +367,13 @@ impl Shared {
         self.settle(&mut core, desk);
     }
 
+    /// Reads that another thread could not do go to the background's.
+    pub(super) fn post(&self, all: impl Iterator<Item = Move>) {
+        let mut core = self.lock();
+        core.posted.extend(all);
+        self.settle(&mut core, None);
+    }
+
     /// Tells the pager something, and carries out what it says; the background's thread reads.
     pub(super) fn tell<T>(&self, what: impl FnOnce(&mut Pager, &mut Vec<Act>) -> T) -> T {
         let mut core = self.lock();

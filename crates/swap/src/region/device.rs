@@ -4,7 +4,11 @@
 //! it when they are written (`memory.rs` says why). Those side by side that nobody waits for are
 //! one request: one of many pages takes the CPU and the device little longer than one of a page.
 //!
-//! What it never does: reach the device other than through `nyx_media`'s queues.
+//! Where the kernel has no memory, for a page or for a buffer, reads wait, and one at a time is
+//! tried; so do writes, and those that are not refused go on, since they make room (`short.rs`).
+//!
+//! What it never does: reach the device other than through `nyx_media`'s queues; sleep for want of
+//! memory.
 //!
 //! *Thread safety*: a [`Device`] is plain data; a desk is one thread's. *Invariant*: what the pager
 //! wants moved is on its way, or waits to be.
@@ -13,13 +17,16 @@ use super::core::{Kind, Move};
 use super::error::RegionError;
 use super::memory::{Memory, is_short};
 use super::purse::{Need, Purse};
+use super::short::Shortage;
 use super::uffd::PAGE_BYTES;
-use nyx_base::{Clock, Instant, Nanos};
+use nyx_base::Clock;
 use nyx_media::queue::{
-    BlockFile, Buffer, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support, Through,
+    BlockError, BlockFile, Buffer, Emulation, Pool, Queue, QueueShape, Refusals, Request, Support,
+    Through,
 };
 use nyx_media::{MediaError, TscClock};
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -28,7 +35,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 /// Requests of a desk that are on their way at once.
 const DEPTH: u32 = 64;
@@ -39,10 +45,6 @@ const LARGE: u32 = 8;
 /// Who waits for a page spins so long, and sleeps then. A fast device is done by that; spinning for
 /// longer keeps the CPU from a kernel's thread that may have to carry the request out there.
 const SPIN_NS: u64 = 20_000;
-/// Where the kernel has no memory for what is read it is read again after the first, for as long as
-/// the second: whoever can make room, or end the program, has long done it by then.
-const AGAIN: Nanos = Nanos::from_millis(1);
-const PATIENCE: Nanos = Nanos::from_secs(60);
 
 /// Where pages go: a range of a file or of a block device, which is overwritten. Copies are of the
 /// same device, of which each region has a range of its own.
@@ -269,12 +271,13 @@ impl Device {
         Ok(Claim { range, claims })
     }
 
-    fn desk(
+    fn desk<C: Clock>(
         &self,
         through: Through,
         memory: &Arc<Memory>,
         large: Option<Pool>,
-    ) -> Result<Desk, MediaError> {
+        clock: C,
+    ) -> Result<Desk<C>, MediaError> {
         let shape = QueueShape {
             depth: DEPTH,
             through,
@@ -296,9 +299,10 @@ impl Device {
             alone: Vec::new(),
             moving: Vec::with_capacity(DEPTH as usize),
             unloaded: Vec::new(),
-            short: None,
+            reads: Shortage::default(),
+            writes: Shortage::default(),
             refused: 0,
-            clock: TscClock::start(),
+            clock,
             purse: self.purse.clone(),
             is_urgent: false,
             hurried: Hurried::Nothing,
@@ -308,19 +312,23 @@ impl Device {
 
     /// A desk for pages that the thread waits for itself.
     pub(super) fn critical(&self, memory: &Arc<Memory>) -> Result<Desk, MediaError> {
-        self.desk(self.critical, memory, None)
+        self.desk(self.critical, memory, None, TscClock::start())
     }
 
     /// A desk whose thread is woken when something is done, for pages that are moved together.
     pub(super) fn background(&self, memory: &Arc<Memory>) -> Result<Desk, MediaError> {
+        self.for_many(memory, TscClock::start())
+    }
+
+    fn for_many<C: Clock>(&self, memory: &Arc<Memory>, clock: C) -> Result<Desk<C>, MediaError> {
         let large = Pool::new(LARGE, TOGETHER_MAX as usize * PAGE_BYTES)?;
-        self.desk(self.background, memory, Some(large))
+        self.desk(self.background, memory, Some(large), clock)
     }
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Desk<C = TscClock> {
     queue: Queue,
     memory: Arc<Memory>,
     /// Buffers for one page, as many as may be on their way.
@@ -328,17 +336,20 @@ pub(super) struct Desk {
     /// For several.
     large: Option<Pool>,
     begin_bytes: u64,
-    /// For which the queue had no room.
+    /// For which the queue or the kernel had no room.
     waiting: VecDeque<Move>,
     /// Of those that were refused together, to be tried one by one.
     alone: Vec<Move>,
     moving: Vec<Move>,
     /// For whose write memory could not be read.
     unloaded: Vec<Move>,
-    short: Option<Short>,
+    /// The kernel has no memory for what is read.
+    reads: Shortage,
+    /// Or for what is written: the page was sent to its swap, or the request needs some.
+    writes: Shortage,
     /// Pages that were refused one after the other.
     refused: u32,
-    clock: TscClock,
+    clock: C,
     /// Out of which requests are paid.
     purse: Option<Arc<Purse>>,
     /// Somebody waits for memory: all that is moved is waited for.
@@ -347,14 +358,6 @@ pub(super) struct Desk {
     hurried: Hurried,
     /// Whether something was held when it was looked at last.
     was_held: bool,
-}
-
-/// The kernel has no memory for what is read, or for what is written and was sent to its swap.
-/// What makes room goes on, and one read at a time is tried.
-#[derive(Clone, Copy, Debug)]
-struct Short {
-    since: Instant,
-    tried: Instant,
 }
 
 /// What of that which nobody waited for somebody waits for by now.
@@ -368,9 +371,14 @@ pub(super) enum Hurried {
     All,
 }
 
-impl Desk {
+impl<C: Clock> Desk<C> {
     /// Sets moves off together, or has them wait for those before them.
     pub(super) fn push(&mut self, all: impl IntoIterator<Item = Move>) {
+        if self.pending() == 0 {
+            // What was given up is no reason to be short of patience with the next.
+            self.reads.end();
+            self.writes.end();
+        }
         let first = self.waiting.len();
         self.waiting.extend(all);
         let pushed = &mut self.waiting.make_contiguous()[first..];
@@ -378,12 +386,21 @@ impl Desk {
         self.set_off();
     }
 
-    /// What is to be set off next, as much of it as goes together; none where it is held.
+    /// What is to be set off next, as much of it as goes together; none where all that waits is
+    /// held, or waits for memory.
     fn next_off(&mut self) -> Option<Move> {
-        let at = self.first_that_may()?;
-        if let Some(what) = self.alone.pop() {
-            return Some(what);
+        if !self.has_waiting() {
+            return None;
         }
+        let need = [Need::Later, Need::Now];
+        let need = need.into_iter().find(|&need| self.may(need))?;
+        let has_memory = self.has_memory();
+        if let Some(at) = self.alone.iter().rposition(&has_memory) {
+            return Some(self.alone.remove(at));
+        }
+        let may_go =
+            |what: &Move| has_memory(what) && (need == Need::Later || self.is_needed(what.kind));
+        let at = self.waiting.iter().position(may_go)?;
         let mut what = self.waiting.remove(at)?;
         while let Some(next) = self.waiting.get(at)
             && next.kind == what.kind
@@ -398,44 +415,34 @@ impl Desk {
         Some(what)
     }
 
-    /// The place of the first that waits and for which there is memory, as far as that is known.
-    fn first(&self) -> Option<usize> {
-        let Some(short) = self.short else {
-            return Some(0);
-        };
-        let makes_room = |what: &Move| what.kind == Kind::Write;
-        let is_time = self.clock.now().since(short.tried) >= AGAIN;
-        let first = self.waiting.iter().position(makes_room);
-        first.or(is_time.then_some(0))
+    /// Tells of a move whether the kernel has memory for it now, as far as that is known.
+    fn has_memory(&self) -> impl Fn(&Move) -> bool + use<C> {
+        let now = self.clock.now();
+        let (reads, writes) = (self.reads.may_try(now), self.writes.may_try(now));
+        move |what| match what.kind {
+            Kind::Critical | Kind::Ahead => reads,
+            Kind::Write => writes,
+        }
     }
 
-    /// The place of the first that waits and may go.
-    fn first_that_may(&self) -> Option<usize> {
-        let Some(purse) = self.purse.as_ref().filter(|_| self.has_waiting()) else {
-            return self.first();
-        };
-        if purse.may(Need::Later) {
-            return self.first();
-        }
-        let is_needed = |what: &Move| match what.kind {
+    /// Whether somebody waits for what is of this kind.
+    fn is_needed(&self, kind: Kind) -> bool {
+        match kind {
             Kind::Critical => true,
             Kind::Ahead => self.is_urgent || self.hurried >= Hurried::Reads,
             Kind::Write => self.is_urgent || self.hurried == Hurried::All,
-        };
-        let first = match self.alone.is_empty() {
-            true => self.waiting.iter().position(is_needed)?,
-            false => 0,
-        };
-        purse.may(Need::Now).then_some(first)
+        }
     }
 
     fn has_waiting(&self) -> bool {
         !self.alone.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Whether something waits that may not go yet.
+    /// Whether something waits that may not go yet. Not what waits for memory: no payment helps.
     pub(super) fn is_held(&self) -> bool {
-        self.purse.is_some() && self.has_waiting() && self.moving.len() < DEPTH as usize
+        let is_shared = self.purse.is_some() && self.moving.len() < DEPTH as usize;
+        let mut waiting = self.alone.iter().chain(&self.waiting);
+        is_shared && waiting.any(self.has_memory())
     }
 
     /// Says whether somebody waits for memory.
@@ -460,8 +467,12 @@ impl Desk {
 
     /// Whether what somebody waits for may go now.
     pub(super) fn may_now(&self) -> bool {
+        self.may(Need::Now)
+    }
+
+    fn may(&self, need: Need) -> bool {
         let purse = self.purse.as_ref();
-        purse.is_none_or(|purse| purse.may(Need::Now))
+        purse.is_none_or(|purse| purse.may(need))
     }
 
     fn set_off(&mut self) {
@@ -473,14 +484,10 @@ impl Desk {
                 self.waiting.push_front(what);
                 break;
             };
-            if what.kind == Kind::Write {
-                match self.load(what, &mut buffer) {
-                    Some(true) => {}
-                    Some(false) => continue,
-                    None => break,
-                }
-            } else if let Some(short) = &mut self.short {
-                short.tried = self.clock.now();
+            if what.kind != Kind::Write {
+                self.reads.tried(self.clock.now());
+            } else if !self.load(what, &mut buffer) {
+                continue;
             }
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
             if let Some(purse) = &self.purse {
@@ -521,33 +528,17 @@ impl Desk {
 
     /// Something that is done, and whether it went well; waits for nothing.
     pub(super) fn next(&mut self) -> Option<(Move, bool)> {
-        if self.short.is_some() {
-            // What could not be written.
-            self.set_off();
-        }
-        if let Some(what) = self.unloaded.pop() {
-            return Some((what, false));
-        }
         loop {
-            let done = self.queue.reap()?;
+            let Some(done) = self.queue.reap() else {
+                return self.unloaded.pop().map(|what| (what, false));
+            };
             let is_it = |what: &Move| u64::from(what.page) == done.tag;
             let at = self.moving.iter().position(is_it);
             let what = self.moving.swap_remove(at.expect("it was set off here"));
             let is_good = match (done.result, &done.buffer) {
                 (Ok(()), Some(read)) if what.kind != Kind::Write => self.store(what, read),
-                (Ok(()), _) => {
-                    self.refused = 0;
-                    Some(true)
-                }
-                (Err(error), _) if what.pages == 1 => {
-                    self.note_refused(what.page, &error.to_string());
-                    Some(false)
-                }
-                (Err(_), _) => {
-                    // Which of them it is.
-                    self.alone.extend(what.each());
-                    None
-                }
+                (Ok(()), _) => self.succeeded(what),
+                (Err(error), _) => self.failed(what, needs_memory(&error), &error),
             };
             // There is a buffer for the next.
             drop(done.buffer);
@@ -558,52 +549,55 @@ impl Desk {
         }
     }
 
-    /// Takes out of memory what is written, and says whether it is there; none where that is tried
-    /// again, since there is no memory for it yet.
-    fn load(&mut self, what: Move, buffer: &mut [u8]) -> Option<bool> {
-        match self.memory.load(what.page, buffer) {
-            Ok(()) => {
-                self.short = None;
-                Some(true)
-            }
-            Err(error) if self.may_wait(&error) => {
-                self.waiting.push_back(what);
-                None
-            }
-            Err(error) => {
-                self.note_refused(what.page, &format!("not in memory: {error}"));
-                self.unloaded.push(what);
-                Some(false)
-            }
+    /// Takes out of memory what is written, and says whether it is there.
+    fn load(&mut self, what: Move, buffer: &mut [u8]) -> bool {
+        let Err(error) = self.memory.load(what.page, buffer) else {
+            return true;
+        };
+        let why = format_args!("not in memory: {error}");
+        if self.failed(what, is_short(&error), &why) == Some(false) {
+            self.unloaded.push(what);
         }
+        false
     }
 
-    /// Puts into memory what was read, and says whether it is there; none where it is read again,
-    /// since there is no memory yet.
+    /// Puts into memory what was read, and says whether it is there; none where it is read again.
     fn store(&mut self, what: Move, read: &[u8]) -> Option<bool> {
         match self.memory.store(what.page, read) {
-            Ok(()) => {
-                (self.refused, self.short) = (0, None);
-                Some(true)
-            }
-            Err(error) if self.may_wait(&error) => {
-                self.waiting.push_back(what);
-                None
-            }
+            Ok(()) => self.succeeded(what),
             Err(error) => {
-                self.note_refused(what.page, &format!("no memory for it: {error}"));
-                Some(false)
+                let why = format_args!("no memory for it: {error}");
+                self.failed(what, is_short(&error), &why)
             }
         }
     }
 
-    /// Whether what the kernel has no memory for is to be tried again.
-    fn may_wait(&mut self, error: &std::io::Error) -> bool {
+    fn succeeded(&mut self, what: Move) -> Option<bool> {
+        self.refused = 0;
+        self.shortage(what.kind).end();
+        Some(true)
+    }
+
+    /// That something is not done; none where it is tried again: as it is where the kernel has no
+    /// memory yet, and page by page where that would tell which of them it is.
+    fn failed(&mut self, what: Move, is_short: bool, why: &dyn Display) -> Option<bool> {
         let now = self.clock.now();
-        let (since, tried) = (now, now);
-        is_short(error) && {
-            let short = self.short.get_or_insert(Short { since, tried });
-            now.since(short.since) <= PATIENCE
+        if is_short && self.shortage(what.kind).refused(now) {
+            self.waiting.push_back(what);
+            return None;
+        }
+        if what.pages > 1 {
+            self.alone.extend(what.each());
+            return None;
+        }
+        self.note_refused(what.page, why);
+        Some(false)
+    }
+
+    fn shortage(&mut self, kind: Kind) -> &mut Shortage {
+        match kind {
+            Kind::Critical | Kind::Ahead => &mut self.reads,
+            Kind::Write => &mut self.writes,
         }
     }
 
@@ -614,10 +608,10 @@ impl Desk {
     }
 
     fn is_short(&self) -> bool {
-        self.short.is_some() && self.has_waiting()
+        (self.reads.is_on() || self.writes.is_on()) && self.has_waiting()
     }
 
-    fn note_refused(&mut self, page: u32, error: &str) {
+    fn note_refused(&mut self, page: u32, error: &dyn Display) {
         self.refused = self.refused.saturating_add(1);
         // Not each of them: a device that is gone refuses all.
         if self.refused.is_power_of_two() {
@@ -627,19 +621,20 @@ impl Desk {
     }
 
     /// The same; spins until something is done, and sleeps where that takes long. None where
-    /// nothing is on its way.
+    /// nothing is on its way: what waits for memory may do so for long, and is to be given up.
     pub(super) fn wait(&mut self) -> Option<(Move, bool)> {
         let began = self.clock.now();
-        while !self.moving.is_empty() || self.has_to_look() || !self.unloaded.is_empty() {
+        while !self.moving.is_empty()
+            || !self.unloaded.is_empty()
+            || (self.is_held() && !self.is_short())
+        {
             if let Some(done) = self.next() {
                 return Some(done);
             }
             if self.is_held() {
                 self.set_off();
             }
-            if self.moving.is_empty() && self.is_short() {
-                std::thread::sleep(Duration::from_nanos(AGAIN.0));
-            } else if self.moving.is_empty() {
+            if self.moving.is_empty() {
                 self.purse.iter().for_each(|purse| purse.rest(Need::Now));
             } else if self.clock.now().since(began).0 > SPIN_NS {
                 self.queue.rest();
@@ -648,6 +643,11 @@ impl Desk {
             }
         }
         None
+    }
+
+    /// What waits, which another desk takes over.
+    pub(super) fn give_up(&mut self) -> impl Iterator<Item = Move> {
+        self.waiting.drain(..).chain(self.alone.drain(..))
     }
 
     /// Pages that were refused one after the other.
@@ -667,3 +667,12 @@ impl Desk {
         self.queue.event()
     }
 }
+
+/// Whether the kernel has no memory to carry a request out: for itself, or to bring a buffer in
+/// that is the process's like any other. No room on the disk is something else.
+fn needs_memory(error: &BlockError) -> bool {
+    matches!(error.os_error, Some(libc::ENOMEM | libc::EFAULT))
+}
+
+#[cfg(test)]
+mod tests;

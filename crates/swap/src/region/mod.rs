@@ -39,6 +39,7 @@ mod flux;
 mod medium;
 mod memory;
 mod purse;
+mod short;
 mod still;
 pub(crate) mod threads;
 mod uffd;
@@ -537,8 +538,8 @@ mod tests {
 
     const BYTES: u64 = PAGE_BYTES as u64;
 
-    /// A region of 64 pages in 16 of memory that reads nothing ahead, its device, and what has that
-    /// refuse reads; none where it cannot be had here.
+    /// A region of 64 pages in 16 of memory that reads nothing ahead and has one handler, its
+    /// device, and what has that refuse reads; none where it cannot be had here.
     fn made(name: &str) -> Option<(Region, Device, Arc<AtomicBool>)> {
         let refuse = Arc::new(AtomicBool::new(false));
         let asked = refuse.clone();
@@ -547,6 +548,7 @@ mod tests {
         let device = device.refusing(Refusals::new(rule));
         let mut shape = Shape::new(64 * BYTES, 16 * BYTES);
         shape.prefetch = Prefetch::Off;
+        shape.handlers = Some(1);
         match Region::with(shape, &device) {
             Err(reason @ (RegionError::NoUserfaultfd { .. } | RegionError::NotSafe { .. })) => {
                 eprintln!("skipped {name}: {reason}");
@@ -613,6 +615,39 @@ mod tests {
             }
             assert_eq!(shortages.load(SeqCst), 0, "it came to that");
         }
+    }
+
+    #[test]
+    fn a_page_that_waits_for_memory_keeps_no_handler_from_others() {
+        let Some((region, ..)) = made("a_page_that_waits_for_memory") else {
+            return;
+        };
+        fill(&region, 1);
+        // Room for those that need no more than a place.
+        region
+            .dont_need(40 * PAGE_BYTES..region.len_bytes())
+            .expect("within");
+        let touch = |page: usize| {
+            // SAFETY: a byte of the region, to which nobody writes now.
+            unsafe { region.as_ptr().add(page * PAGE_BYTES).read_volatile() }
+        };
+        let faults = || region.figures().counts.major_faults;
+        let (before, shortages) = (faults(), &region.shared.memory.shortages);
+        shortages.store(u32::MAX, SeqCst);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| touch(1));
+            while faults() == before {
+                std::thread::yield_now();
+            }
+            // It was refused, and is again.
+            while shortages.load(SeqCst) > u32::MAX - 3 {
+                std::thread::yield_now();
+            }
+            (40..48).for_each(|page| assert_eq!(touch(page), 0));
+            assert!(!waiting.is_finished() && shortages.load(SeqCst) > 0);
+            shortages.store(0, SeqCst);
+            assert_eq!(waiting.join().expect("it comes"), 2);
+        });
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!
 //! The *background's thread* has a queue for what nobody waits for, and reclaims: the free pool
 //! tells when (`nyx_policy::paging::pool`). It has a second queue for pages that are waited for and
-//! that no handler can read, because memory came free only here, or because a caller fixes them.
+//! that no handler can read: memory came free only here, the kernel has none yet, or a caller fixes
+//! them.
 //!
 //! What they never do: touch the view; run a signal's handler; go on after a panic, since whoever
 //! touches the region would wait for ever: that ends the process.
@@ -150,6 +151,10 @@ pub(super) fn handle(shared: &Shared, mut desk: Desk) {
         shared.fault(page, fault.is_write, now, &mut desk);
         while let Some(moved) = desk.wait() {
             shared.moved(&[moved], Some(&mut desk));
+        }
+        // What waits for memory the background's thread looks after: others may be answered.
+        if desk.pending() > 0 {
+            shared.post(desk.give_up());
         }
     }
 }
