@@ -160,7 +160,7 @@ impl Forking<'_> {
         }
         let given = arena.given(&self.state, all);
         // SAFETY: this is the child, alone; what is given was mapped above, and is zeros.
-        unsafe { pause.still.copy(sources, &given) };
+        unsafe { pause.still.copy(sources, &given) }?;
         for (range, protection) in &self.state.protected {
             super::protect(&arena.bytes(range), *protection);
         }

@@ -4,19 +4,26 @@
 //! puts private memory at the place of the view and reads into it what each page holds: from the
 //! file of memory or from the device, whose descriptors it was given.
 //!
+//! Where the kernel has no memory for the copy the child waits, a minute in all, and cannot have it
+//! then.
+//!
 //! What it never does: leave a page with zeros that could not be read: who touches that one gets
-//! SIGSEGV.
+//! SIGSEGV; take want of memory for a page that cannot be read.
 //!
 //! *Thread safety*: [`Frozen`] is one thread's; in the child there is only one.
 
 use super::Region;
 use super::core::Held;
+use super::memory::is_short;
+use super::short::{AGAIN, PATIENCE};
 use super::uffd::PAGE_BYTES;
 use nyx_policy::paging::pager::{Content, Pager};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// Pages that are read by one call, at most.
 const TOGETHER: u32 = 256;
@@ -62,11 +69,26 @@ impl Frozen<'_> {
 impl Still {
     /// Reads what these pages hold to where they are in the view, where private memory is by now.
     ///
+    /// # Errors
+    ///
+    /// Where the kernel has no memory for them, for long.
+    ///
     /// # Safety
     ///
     /// This is a child of `fork` of the process that made it, which stands still; it has no other
     /// thread, and memory of zeros at these pages that nobody else uses.
-    pub(crate) unsafe fn copy(&self, [memory, device]: &[File; 2], pages: &[Range<u32>]) {
+    pub(crate) unsafe fn copy(
+        &self,
+        [memory, device]: &[File; 2],
+        pages: &[Range<u32>],
+    ) -> io::Result<()> {
+        // In all: who made the child stands still meanwhile.
+        let mut left = PATIENCE.0 / AGAIN.0;
+        let mut wait = || {
+            std::thread::sleep(Duration::from_nanos(AGAIN.0));
+            left = left.saturating_sub(1);
+            left > 0
+        };
         // SAFETY: the pager lay there in the parent under its lock when this process began.
         let pager = unsafe { &*(self.pager as *const Pager) };
         for run in pages.iter().flat_map(|range| runs(pager, range.clone())) {
@@ -79,29 +101,63 @@ impl Still {
                 }
             };
             // SAFETY: the caller's word.
-            unsafe { self.read(file, at, &run) };
+            unsafe { self.read(file, at, &run, &mut wait) }?;
         }
+        Ok(())
     }
 
+    /// `wait` rests where there is no memory, and says whether it is to be tried again.
+    ///
     /// # Safety
     ///
     /// As [`Still::copy`].
-    unsafe fn read(&self, file: &File, at: u64, run: &Run) {
+    unsafe fn read(
+        &self,
+        file: &File,
+        at: u64,
+        run: &Run,
+        wait: &mut impl FnMut() -> bool,
+    ) -> io::Result<()> {
         let to = self.view + run.first as usize * PAGE_BYTES;
         let len = run.pages as usize * PAGE_BYTES;
         // SAFETY: the caller's word.
         let bytes = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
-        if file.read_exact_at(bytes, at).is_ok() {
-            return;
+        if is_read(file, bytes, at, wait)? {
+            return Ok(());
         }
         // One by one: nobody can have what is in those that cannot be read.
         for offset in (0..len).step_by(PAGE_BYTES) {
             let page = (to + offset) as *mut u8;
             // SAFETY: as above.
             let bytes = unsafe { std::slice::from_raw_parts_mut(page, PAGE_BYTES) };
-            if file.read_exact_at(bytes, at + offset as u64).is_err() {
+            if !is_read(file, bytes, at + offset as u64, wait)? {
                 // SAFETY: the page is the child's.
                 unsafe { libc::syscall(libc::SYS_mprotect, page, PAGE_BYTES, libc::PROT_NONE) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether bytes could be read.
+///
+/// # Errors
+///
+/// That there is no memory for them, and `wait` has enough of that.
+fn is_read(
+    file: &File,
+    bytes: &mut [u8],
+    at: u64,
+    wait: &mut impl FnMut() -> bool,
+) -> io::Result<bool> {
+    loop {
+        match file.read_exact_at(bytes, at) {
+            Ok(()) => return Ok(true),
+            Err(error) if !is_short(&error) => return Ok(false),
+            Err(_) if wait() => {}
+            Err(error) => {
+                let why = format!("the kernel has no memory for it: {error}");
+                return Err(io::Error::new(error.kind(), why));
             }
         }
     }
@@ -136,4 +192,93 @@ fn runs(pager: &Pager, range: Range<u32>) -> impl Iterator<Item = Run> {
             content,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    /// Memory that the kernel has none for as long as nobody may reach it.
+    struct Private(*mut libc::c_void);
+
+    impl Private {
+        fn of(pages: usize) -> Private {
+            let (how, len) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, pages * PAGE_BYTES);
+            // SAFETY: a new mapping at an address of the kernel's choice; it stays.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, how, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            Private(at)
+        }
+
+        fn open(&self, pages: usize) {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: the mapping is ours.
+            let opened = unsafe { libc::mprotect(self.0, pages * PAGE_BYTES, access) };
+            assert_eq!(opened, 0);
+        }
+
+        /// Reads so many pages of a file to it.
+        fn read(&self, file: &File, pages: u32, mut wait: impl FnMut() -> bool) -> io::Result<()> {
+            let still = Still {
+                pager: 0,
+                begin_bytes: 0,
+                view: self.0 as usize,
+            };
+            let run = Run {
+                first: 0,
+                pages,
+                content: Content::Memory,
+            };
+            // SAFETY: the pages are ours alone.
+            unsafe { still.read(file, 0, &run, &mut wait) }
+        }
+    }
+
+    #[test]
+    fn a_copy_waits_for_memory_and_is_none_where_that_does_not_come() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let bytes: Vec<u8> = (0..2 * PAGE_BYTES).map(|at| (at / 16) as u8 | 1).collect();
+        file.write_all(&bytes).expect("room");
+        let (memory, mut waits) = (Private::of(2), 0);
+        let wait = || {
+            waits += 1;
+            // The second page comes later than the first, the others never.
+            if let 2 | 4 = waits {
+                memory.open(waits / 2);
+            }
+            waits < 9
+        };
+        memory.read(&file, 2, wait).expect("it comes");
+        assert_eq!(waits, 4);
+        // SAFETY: both pages may be read by now, and nobody writes to them.
+        let copied = unsafe { std::slice::from_raw_parts(memory.0.cast::<u8>(), bytes.len()) };
+        assert!(copied == bytes);
+
+        waits = 0;
+        let never = Private::of(1).read(&file, 1, || {
+            waits += 1;
+            waits < 7
+        });
+        let said = never.expect_err("it never comes").to_string();
+        assert!(
+            said.starts_with("the kernel has no memory for it"),
+            "{said}"
+        );
+        assert_eq!(waits, 7);
+
+        // What cannot be read nobody has, and the others are there.
+        let part = Private::of(3);
+        part.open(3);
+        part.read(&file, 3, || panic!("nothing is short"))
+            .expect("two of three");
+        let into = tempfile::tempfile().expect("a file");
+        let can_read = |page: usize| {
+            let at = part.0.wrapping_byte_add(page * PAGE_BYTES);
+            // SAFETY: the kernel reads the page, or says that nobody may.
+            unsafe { libc::write(into.as_raw_fd(), at, PAGE_BYTES) == PAGE_BYTES as isize }
+        };
+        assert_eq!([0, 1, 2].map(can_read), [true, true, false]);
+    }
 }
