@@ -292,8 +292,8 @@ impl Device {
         Ok(Desk {
             queue: queue?,
             memory: memory.clone(),
-            small,
-            large,
+            small: Buffers::of(small),
+            large: large.map(Buffers::of),
             begin_bytes: self.begin_bytes,
             waiting: VecDeque::with_capacity(DEPTH as usize),
             alone: Vec::new(),
@@ -326,15 +326,34 @@ impl Device {
     }
 }
 
+/// Those of a pool, the last that was used first: the CPU has its bytes at hand, and others, which
+/// the kernel may have sent to its swap, are not touched.
+#[derive(Debug)]
+struct Buffers {
+    pool: Pool,
+    used: Vec<Buffer>,
+}
+
+impl Buffers {
+    fn of(pool: Pool) -> Buffers {
+        let used = Vec::with_capacity(pool.free());
+        Buffers { pool, used }
+    }
+
+    fn take(&mut self) -> Option<Buffer> {
+        self.used.pop().or_else(|| self.pool.take())
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Desk<C = TscClock> {
     queue: Queue,
     memory: Arc<Memory>,
     /// Buffers for one page, as many as may be on their way.
-    small: Pool,
+    small: Buffers,
     /// For several.
-    large: Option<Pool>,
+    large: Option<Buffers>,
     begin_bytes: u64,
     /// For which the queue or the kernel had no room.
     waiting: VecDeque<Move>,
@@ -487,6 +506,7 @@ impl<C: Clock> Desk<C> {
             if what.kind != Kind::Write {
                 self.reads.tried(self.clock.now());
             } else if !self.load(what, &mut buffer) {
+                self.buffers(what).used.push(buffer);
                 continue;
             }
             let at = self.begin_bytes + u64::from(what.slot) * PAGE_BYTES as u64;
@@ -516,14 +536,17 @@ impl<C: Clock> Desk<C> {
     }
 
     /// A buffer for a move; none where those for several pages are all on their way.
-    fn buffer(&self, what: Move) -> Option<Buffer> {
-        let pool = match &self.large {
-            Some(large) if what.pages > 1 => large,
-            _ => &self.small,
-        };
-        let mut buffer = pool.take()?;
+    fn buffer(&mut self, what: Move) -> Option<Buffer> {
+        let mut buffer = self.buffers(what).take()?;
         buffer.narrow(0..what.pages as usize * PAGE_BYTES);
         Some(buffer)
+    }
+
+    fn buffers(&mut self, what: Move) -> &mut Buffers {
+        match &mut self.large {
+            Some(large) if what.pages > 1 => large,
+            _ => &mut self.small,
+        }
     }
 
     /// Something that is done, and whether it went well; waits for nothing.
@@ -541,7 +564,7 @@ impl<C: Clock> Desk<C> {
                 (Err(error), _) => self.failed(what, needs_memory(&error), &error),
             };
             // There is a buffer for the next.
-            drop(done.buffer);
+            self.buffers(what).used.extend(done.buffer);
             self.set_off();
             if let Some(is_good) = is_good {
                 return Some((what, is_good));

@@ -322,3 +322,49 @@ fn pages_of_one_read_are_given_up_one_by_one() {
         .collect();
     assert_eq!((done.len(), bad.len()), (32, 1), "{bad:?}");
 }
+
+#[test]
+fn the_buffer_that_was_used_last_is_used_first() {
+    let Some(mut bench) = Bench::made("the_buffer_that_was_used_last", Through::Calls, None) else {
+        return;
+    };
+    for page in 1..20 {
+        // Whatever is written leaves something in its buffer.
+        bench
+            .memory
+            .store(page, &[1; PAGE_BYTES])
+            .expect("there is memory");
+        let kind = if page % 2 == 0 {
+            Kind::Write
+        } else {
+            Kind::Critical
+        };
+        bench.desk.push(moves(kind, [page]));
+        assert_eq!(bench.done(), [(page, true)]);
+        bench.desk.push(moves(Kind::Ahead, [32, 33]));
+        assert_eq!(
+            bench
+                .desk
+                .next()
+                .map(|(what, is_good)| (what.pages, is_good)),
+            Some((2, true))
+        );
+        // One that is not sent off.
+        bench.memory.shortages.store(1, SeqCst);
+        bench.desk.push(moves(Kind::Write, [page]));
+        assert_eq!((bench.done(), bench.later()), (vec![], vec![(page, true)]));
+    }
+    let Desk { small, large, .. } = &bench.desk;
+    for (pool, count) in [
+        (&small.pool, DEPTH),
+        (&large.as_ref().expect("many").pool, LARGE),
+    ] {
+        let others: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(others.len(), count as usize - 1);
+        assert!(
+            others
+                .iter()
+                .all(|other| other.iter().all(|&byte| byte == 0))
+        );
+    }
+}
