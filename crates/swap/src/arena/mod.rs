@@ -29,6 +29,7 @@ mod gate;
 mod guard;
 mod handoff;
 mod heap;
+mod press;
 mod says;
 mod service;
 mod terms;

@@ -12,6 +12,7 @@
 //! *Thread safety*: asked from any thread; answers in turn.
 
 use super::handoff::Queue;
+use super::press::{self, Press};
 use super::terms::{ArenaFigures, Terms};
 use super::undisturbed::Undisturbed;
 use super::{budget, guard, says};
@@ -44,6 +45,7 @@ struct Served {
     terms: Terms,
     forks: u64,
     told: Instant,
+    press: Press,
 }
 
 impl fmt::Debug for Service {
@@ -89,6 +91,7 @@ impl Service {
                     terms,
                     forks: 0,
                     told: Instant::now(),
+                    press: Press::new(),
                 };
                 served.serve(&asked);
             }
@@ -183,7 +186,7 @@ impl Served {
         }
     }
 
-    fn think_over(&self) {
+    fn think_over(&mut self) {
         let stat = self.terms.stat.as_ref();
         let stat = stat.and_then(|path| fs::read_to_string(path).ok());
         let Some(stat) = stat else {
@@ -192,6 +195,14 @@ impl Served {
         if let Some(bytes) = budget::of_arena(self.terms.limit_bytes, &stat) {
             // One that cannot be is not asked for.
             let _ = self.region.set_limit(bytes);
+        }
+        if let Some(outside) = budget::outside(&stat) {
+            let counts = self.region.figures().counts;
+            let read = counts.major_faults + counts.ahead;
+            let maps = || fs::read_to_string("/proc/self/maps").unwrap_or_default();
+            let all = || press::private(&maps());
+            let step = self.press.step(Instant::now(), (outside, read), all);
+            step.iter().for_each(press::send_away);
         }
     }
 
