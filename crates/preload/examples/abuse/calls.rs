@@ -553,6 +553,8 @@ fn direct_busy_by<R: Fn(usize, usize, usize) + Send>(reader: impl Fn(i32) -> R) 
     let fd = file.as_raw_fd();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Where what was read is wrong the other ends too.
+        let _done = Done(&is_done);
         scope.spawn(|| {
             let other = Block::map(4 * MIB);
             while !is_done.load(SeqCst) {
@@ -577,8 +579,16 @@ fn direct_busy_by<R: Fn(usize, usize, usize) + Send>(reader: impl Fn(i32) -> R) 
         readers
             .into_iter()
             .for_each(|one| one.join().expect("read"));
-        is_done.store(true, SeqCst);
     });
+}
+
+/// Is set when this is dropped.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// What would write past the CPU without a word is refused with the library, in the usual way of a
