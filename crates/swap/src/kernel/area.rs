@@ -163,9 +163,11 @@ impl Area {
             None => false,
         };
         let on = table::turn_on(path);
-        record.believe()?;
+        let is_restored = record.believe();
         match on {
-            Ok(()) => Area::of(path).map(|area| Area { is_doubted, ..area }),
+            Ok(()) => is_restored
+                .and_then(|()| Area::of(path))
+                .map(|area| Area { is_doubted, ..area }),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(SwapError::Unusable {
                 path: path.to_owned(),
                 reason: "the kernel refuses it: a file has to be without holes, on a \

@@ -298,6 +298,8 @@ impl Record {
         self.save()?;
         if let Err(error) = rotation.deny() {
             tracing::info!(%error, "the kernel believes that the disk rotates");
+            self.rotation = None;
+            self.save()?;
             return Ok(false);
         }
         Ok(true)
@@ -319,7 +321,8 @@ impl Record {
         if let Some(rotation) = &self.rotation
             && let Err(error) = rotation.restore()
         {
-            return vec![Residue::Refused(error)];
+            // All else is to be taken down nevertheless.
+            tracing::warn!(%error, "a disk does not say any more that it rotates, as it did");
         }
         if let Some(running) = self.running() {
             // Nobody would wake who waits for memory any more.
@@ -724,6 +727,24 @@ mod tests {
         fs::write(&word, "0").unwrap();
         assert!(registry.records()[0].take_down().is_empty());
         assert_eq!(says(), "0");
+    }
+
+    #[test]
+    fn a_word_that_may_not_be_changed_keeps_nothing_from_being_set_up_or_taken_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        // What cannot be written, by root neither.
+        let word = dir.path().join("rotational");
+        fs::create_dir(&word).unwrap();
+        let rotation: Rotation =
+            serde_json::from_value(serde_json::json!({ "attribute": word })).unwrap();
+        let mut record = registry.record(Vec::new());
+        assert!(!record.doubt(rotation.clone()).unwrap());
+        record.believe().unwrap();
+        assert_eq!(registry.records()[0].rotation, None);
+        record.rotation = Some(rotation);
+        assert!(record.take_down().is_empty());
+        assert!(registry.records().is_empty());
     }
 
     fn own_area(path: &Path, made: &File) -> OwnArea {

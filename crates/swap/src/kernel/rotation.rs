@@ -9,7 +9,8 @@
 //!
 //! What it never does: doubt a disk that was asked whether it rotates (SCSI, SATA).
 //!
-//! *Thread safety*: the word is the machine's; whoever changes it holds the registry's lock.
+//! *Thread safety*: the word is the machine's; whoever changes it holds the registry's lock. Of two
+//! runs with different registries one may find it restored too early, and be as it stands.
 
 use crate::error::{SwapError, Trying};
 use std::fs;
