@@ -34,7 +34,7 @@ pub(super) fn obstacle(descriptors: &str) -> Option<&'static str> {
     {
         return Some("the program has an io_uring, by which devices write into memory");
     }
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let maps = super::press::maps();
     let has_context = maps.lines().any(|line| line.contains("/[aio]"));
     has_context
         .then_some("the program has a context of io_setup, by which devices write into memory")

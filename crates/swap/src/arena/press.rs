@@ -15,6 +15,7 @@
 //! something else: to that the same happens, and nothing else.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,20 @@ impl Press {
         }
         Some(step)
     }
+}
+
+/// Whether the kernel's swap has room for so many bytes twice: what comes back keeps its place, and
+/// who fills swap is killed, or waits.
+pub(super) fn has_room(bytes: u64) -> bool {
+    let info = rustix::system::sysinfo();
+    info.freeswap * u64::from(info.mem_unit) >= bytes.saturating_mul(2)
+}
+
+/// The mappings of this process; none where they cannot be read. By this thread: of a process whose
+/// first thread has ended there are none. Names of files may be anything.
+pub(super) fn maps() -> String {
+    let bytes = fs::read("/proc/thread-self/maps").unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Private memory of a process that it may write to, as its `maps` has it (proc_pid_maps(5)).

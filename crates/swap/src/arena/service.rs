@@ -22,6 +22,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{
     PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open,
 };
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, IoSlice};
@@ -199,8 +200,10 @@ impl Served {
         if let Some(outside) = budget::outside(&stat) {
             let counts = self.region.figures().counts;
             let read = counts.major_faults + counts.ahead;
-            let maps = || fs::read_to_string("/proc/self/maps").unwrap_or_default();
-            let all = || press::private(&maps());
+            let all = || match press::has_room(outside) {
+                true => press::private(&press::maps()),
+                false => VecDeque::new(),
+            };
             let step = self.press.step(Instant::now(), (outside, read), all);
             step.iter().for_each(press::send_away);
         }

@@ -23,7 +23,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pages that are read by one call, at most.
 const TOGETHER: u32 = 256;
@@ -83,11 +83,12 @@ impl Still {
         pages: &[Range<u32>],
     ) -> io::Result<()> {
         // In all: who made the child stands still meanwhile.
-        let mut left = PATIENCE.0 / AGAIN.0;
+        let mut began = None;
         let mut wait = || {
+            // What is refused may take long to be.
+            let began = began.get_or_insert_with(Instant::now);
             std::thread::sleep(Duration::from_nanos(AGAIN.0));
-            left = left.saturating_sub(1);
-            left > 0
+            began.elapsed() < Duration::from_nanos(PATIENCE.0)
         };
         // SAFETY: the pager lay there in the parent under its lock when this process began.
         let pager = unsafe { &*(self.pager as *const Pager) };
