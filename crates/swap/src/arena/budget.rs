@@ -28,13 +28,11 @@ pub(super) fn outside(stat: &str) -> Option<u64> {
     }
 }
 
-/// Bytes for an arena in a group of so many bytes, of which `memory.stat` is this; none where it
-/// does not say what the program has.
-pub(super) fn of_arena(limit_bytes: u64, stat: &str) -> Option<u64> {
-    let others = outside(stat)?;
+/// Bytes for an arena in a group of so many bytes, whose program has so many [`outside`].
+pub(super) fn of_arena(limit_bytes: u64, outside_bytes: u64) -> u64 {
     let spare = (limit_bytes / SPARE_ONE_IN).max(SPARE_BYTES_MIN);
     let least = limit_bytes / LEAST_ONE_IN;
-    Some(limit_bytes.saturating_sub(others + spare).max(least))
+    limit_bytes.saturating_sub(outside_bytes + spare).max(least)
 }
 
 #[cfg(test)]
@@ -42,6 +40,10 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    fn of_arena(limit_bytes: u64, stat: &str) -> Option<u64> {
+        outside(stat).map(|outside| super::of_arena(limit_bytes, outside))
+    }
 
     #[test]
     fn an_arena_has_what_the_rest_leaves() {

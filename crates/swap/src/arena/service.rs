@@ -193,20 +193,20 @@ impl Served {
         let Some(stat) = stat else {
             return;
         };
-        if let Some(bytes) = budget::of_arena(self.terms.limit_bytes, &stat) {
-            // One that cannot be is not asked for.
-            let _ = self.region.set_limit(bytes);
-        }
-        if let Some(outside) = budget::outside(&stat) {
-            let counts = self.region.figures().counts;
-            let read = counts.major_faults + counts.ahead;
-            let all = || match press::has_room(outside) {
-                true => press::private(&press::maps()),
-                false => VecDeque::new(),
-            };
-            let step = self.press.step(Instant::now(), (outside, read), all);
-            step.iter().for_each(press::send_away);
-        }
+        let Some(outside) = budget::outside(&stat) else {
+            return;
+        };
+        // One that cannot be is not asked for.
+        let limit_bytes = budget::of_arena(self.terms.limit_bytes, outside);
+        let _ = self.region.set_limit(limit_bytes);
+        let counts = self.region.counts();
+        let read = counts.major_faults + counts.ahead;
+        let all = || match press::has_room(outside) {
+            true => press::private(&press::maps()),
+            false => VecDeque::new(),
+        };
+        let step = self.press.step(Instant::now(), (outside, read), all);
+        step.iter().for_each(press::send_away);
     }
 
     fn tell(&mut self) {

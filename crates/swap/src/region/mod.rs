@@ -398,6 +398,11 @@ impl Region {
         Ok(())
     }
 
+    /// What is counted in [`Self::figures`], without its tables.
+    pub(crate) fn counts(&self) -> Counts {
+        self.shared.lock().pager.counts()
+    }
+
     /// What happened since it was made.
     pub fn figures(&self) -> Figures {
         let core = self.shared.lock();
