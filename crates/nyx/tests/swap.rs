@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 #[path = "swap/arena.rs"]
 mod arena;
+#[path = "swap/rotation.rs"]
+mod rotation;
 #[path = "swap/tenant.rs"]
 mod tenant;
 
@@ -320,49 +322,6 @@ fn the_limit_holds_without_a_reclaimer_and_inline_reclaims_are_counted() {
     );
     // What woke it where the kernel would have killed it is all that was done for it.
     assert_eq!(report["reclaims"], report["rescues"], "{report:#}");
-}
-
-/// What the disk of a directory says of its rotation, where it is one that cannot know.
-fn word_of_virtual_disk(dir: &Path) -> Option<PathBuf> {
-    let number = fs::metadata(dir).unwrap().dev();
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    let disk = match disk.join("partition").exists() {
-        true => disk.parent()?,
-        false => &disk,
-    };
-    let driver = fs::read_link(disk.join("device/driver")).ok()?;
-    let is_virtual = driver.ends_with("virtio_blk") || driver.ends_with("vbd");
-    is_virtual.then(|| disk.join("queue/rotational"))
-}
-
-#[test]
-fn a_virtual_disk_is_not_believed_that_it_rotates_and_says_it_again_afterwards() {
-    let test = "a_virtual_disk_is_not_believed";
-    let Some(rig) = rig(test) else {
-        return;
-    };
-    let word = word_of_virtual_disk(rig.dir.path()).filter(|_| rig.device != "zram");
-    let says = || word.as_ref().map(|word| fs::read_to_string(word).unwrap());
-    if says().is_none_or(|says| says.trim() != "1") {
-        eprintln!("skipped {test}: no virtual disk that says that it rotates is below");
-        return;
-    }
-    let is_doubted = |pool: &str| {
-        let flags = ["--pool", pool, "--no-probe", "--report", "report.json"];
-        let output = rig.run("64M", &flags, &["true"]).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        rig.report("report.json")["is_swap_doubted"] == true
-    };
-    // A run of another test may have changed its word just now.
-    until("doubt", || is_doubted("auto").then_some(()));
-    until("word", || {
-        says().filter(|says| says.trim() == "1").map(|_| ())
-    });
-    assert!(
-        !is_doubted("off"),
-        "without a reclaimer all is as it stands"
-    );
 }
 
 #[test]

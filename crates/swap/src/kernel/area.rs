@@ -94,10 +94,11 @@ impl Area {
                     uuid,
                     file: None,
                     zram: Some(zram),
+                    rotation: None,
                 });
                 record.save()?;
                 format(&path, device_bytes(&path)?, uuid)?;
-                Area::turn_on(&path, true, record)
+                Area::turn_on(&path, None)
             }
             Source::Path(path) if table::is_on(path)? => {
                 let area = Area::of(path)?;
@@ -112,6 +113,7 @@ impl Area {
                         uuid: uuid(path).trying("read the header of", path)?,
                         file: None,
                         zram: None,
+                        rotation: rotation_of(path, is_believed),
                     });
                     record.save()?;
                 } else {
@@ -124,11 +126,13 @@ impl Area {
                         uuid,
                         file: Some(own.trying("look at", path)?),
                         zram: None,
+                        rotation: rotation_of(path, is_believed),
                     });
                     record.save()?;
                     fill(path, size, uuid)?;
                 }
-                Area::turn_on(path, is_believed, record)
+                let own = record.areas.last().and_then(|own| own.rotation.clone());
+                Area::turn_on(path, own.as_ref())
             }
         }
     }
@@ -156,26 +160,13 @@ impl Area {
         })
     }
 
-    fn turn_on(path: &Path, is_believed: bool, record: &mut Record) -> Result<Area, SwapError> {
-        let doubted = (!is_believed).then(|| Rotation::doubted(path)).flatten();
-        let is_doubted = match doubted {
-            Some(rotation) => record.doubt(rotation)?,
-            None => false,
-        };
-        let on = table::turn_on(path);
-        let is_restored = record.believe();
-        match on {
-            Ok(()) => is_restored
-                .and_then(|()| Area::of(path))
-                .map(|area| Area { is_doubted, ..area }),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(SwapError::Unusable {
-                path: path.to_owned(),
-                reason: "the kernel refuses it: a file has to be without holes, on a \
-                             filesystem that can hold swap (ext4, xfs; not tmpfs)"
-                    .to_owned(),
-            }),
-            Err(error) => Err(error).trying("turn on swap on", path),
+    fn turn_on(path: &Path, rotation: Option<&Rotation>) -> Result<Area, SwapError> {
+        match rotation {
+            Some(rotation) => rotation.during(|| turn_on(path))?,
+            None => turn_on(path)?,
         }
+        let is_doubted = rotation.is_some_and(Rotation::is_denied);
+        Area::of(path).map(|area| Area { is_doubted, ..area })
     }
 
     /// Bytes that are free in all areas of the machine: what does not fit in one goes to the next.
@@ -183,6 +174,27 @@ impl Area {
         let entries = table::entries().unwrap_or_default();
         let free = entries.iter().map(|entry| entry.size - entry.used);
         free.sum()
+    }
+}
+
+/// What is said of an area's disk when it is turned on and off.
+fn rotation_of(path: &Path, is_believed: bool) -> Option<Rotation> {
+    let rotation = Rotation::of(path);
+    match is_believed {
+        true => rotation,
+        false => rotation.map(Rotation::doubted),
+    }
+}
+
+fn turn_on(path: &Path) -> Result<(), SwapError> {
+    match table::turn_on(path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(SwapError::Unusable {
+            path: path.to_owned(),
+            reason: "the kernel refuses it: a file has to be without holes, on a filesystem that \
+                     can hold swap (ext4, xfs; not tmpfs)"
+                .to_owned(),
+        }),
+        other => other.trying("turn on swap on", path),
     }
 }
 

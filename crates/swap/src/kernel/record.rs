@@ -67,9 +67,6 @@ pub struct Record {
     /// It gets it back where the limit that it has is one of these, which this run may have set:
     /// another is somebody else's, and stays.
     pub limits_set: RangeInclusive<u64>,
-    /// What a disk says of itself otherwise than it did, for a moment.
-    #[serde(default)]
-    rotation: Option<Rotation>,
     #[serde(skip)]
     path: PathBuf,
 }
@@ -85,6 +82,9 @@ pub struct OwnArea {
     pub file: Option<OwnFile>,
     /// The zram device, if it was taken for it.
     pub zram: Option<Zram>,
+    /// What its disk says when it is turned on and off, where that is to be doubted.
+    #[serde(default)]
+    pub rotation: Option<Rotation>,
 }
 
 /// Swap areas that a run found on.
@@ -227,7 +227,6 @@ impl Registry {
             uses: Uses::None,
             limit_before: None,
             limits_set: 0..=UNLIMITED,
-            rotation: None,
         }
     }
 
@@ -292,38 +291,10 @@ impl Record {
         fs::rename(&new, &self.path).trying("write", &self.path)
     }
 
-    /// Changes a disk's word until [`Self::believe`]; false where that is not allowed.
-    pub(super) fn doubt(&mut self, rotation: Rotation) -> Result<bool, SwapError> {
-        self.rotation = Some(rotation.clone());
-        self.save()?;
-        if let Err(error) = rotation.deny() {
-            tracing::info!(%error, "the kernel believes that the disk rotates");
-            self.rotation = None;
-            self.save()?;
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    /// Restores it.
-    pub(super) fn believe(&mut self) -> Result<(), SwapError> {
-        let Some(rotation) = &self.rotation else {
-            return Ok(());
-        };
-        rotation.restore()?;
-        self.rotation = None;
-        self.save()
-    }
-
     /// Takes down what it names, in the order in which that can be, and forgets the record where
     /// all of it is gone. What could not be taken down. Under the registry's lock.
     pub fn take_down(&self) -> Vec<Residue> {
-        if let Some(rotation) = &self.rotation
-            && let Err(error) = rotation.restore()
-        {
-            // All else is to be taken down nevertheless.
-            tracing::warn!(%error, "a disk does not say any more that it rotates, as it did");
-        }
+        self.restore_rotations();
         if let Some(running) = self.running() {
             // Nobody would wake who waits for memory any more.
             if let Some(group) = self.groups.first()
@@ -349,7 +320,6 @@ impl Record {
         let mut rest = self.clone();
         // What was given back once is not touched again.
         rest.limits_set = NO_LIMITS;
-        rest.rotation = None;
         rest.areas.clear();
         for area in &self.areas {
             let pids = self.users_of(area);
@@ -374,6 +344,17 @@ impl Record {
         };
         left.extend(saved.err().map(Residue::Refused));
         left
+    }
+
+    /// What disks said before, where somebody was killed while they said otherwise.
+    fn restore_rotations(&self) {
+        let rotations = self.areas.iter().filter_map(|area| area.rotation.as_ref());
+        for rotation in rotations {
+            if let Err(error) = rotation.restore() {
+                // All else is to be taken down nevertheless.
+                tracing::warn!(%error, "a disk does not say any more that it rotates, as it did");
+            }
+        }
     }
 
     /// Processes that were attached to, go on, and may have memory on an area.
@@ -432,7 +413,7 @@ impl OwnArea {
 
     /// A device that is still on is not reset, nor a file removed.
     fn take_down(&self) -> Result<(), SwapError> {
-        turn_off(&self.path)?;
+        turn_off(&self.path, self.rotation.as_ref())?;
         self.zram.as_ref().map_or(Ok(()), Zram::take_down)?;
         let path = self.file.as_ref().map(|file| file.path.as_path());
         path.map_or(Ok(()), remove_file)
@@ -570,13 +551,19 @@ fn give_back_limit(
 
 /// Where another group is at its limit, what it has in the area finds no room at this moment: areas
 /// of runs beside each other are used in turns. Each try brings some of it back.
-fn turn_off(path: &Path) -> Result<(), SwapError> {
+fn turn_off(path: &Path, rotation: Option<&Rotation>) -> Result<(), SwapError> {
     if !table::is_on(path)? {
         return Ok(());
     }
-    let turn_off = || table::turn_off(path);
-    let done = again_while(io::ErrorKind::OutOfMemory, OFF_AGAIN, turn_off);
-    done.trying("turn off swap on", path)
+    let turn_off = || {
+        let turn_off = || table::turn_off(path);
+        let done = again_while(io::ErrorKind::OutOfMemory, OFF_AGAIN, turn_off);
+        done.trying("turn off swap on", path)
+    };
+    match rotation {
+        Some(rotation) => rotation.during(turn_off),
+        None => turn_off(),
+    }
 }
 
 fn remove_file(path: &Path) -> Result<(), SwapError> {
@@ -704,47 +691,48 @@ mod tests {
         }
     }
 
+    /// Of a disk whose attribute is that file.
+    fn denied(word: &Path) -> Rotation {
+        let rotation = serde_json::json!({ "attribute": word, "is_denied": true });
+        serde_json::from_value(rotation).unwrap()
+    }
+
     #[test]
     fn what_a_disk_said_is_restored_where_its_launcher_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::at(dir.path().to_owned());
         let word = dir.path().join("rotational");
-        let says = || fs::read_to_string(&word).unwrap();
-        fs::write(&word, "1").unwrap();
-        let rotation: Rotation =
-            serde_json::from_value(serde_json::json!({ "attribute": word })).unwrap();
-        let mut record = registry.record(Vec::new());
-        assert!(record.doubt(rotation.clone()).unwrap());
-        assert_eq!(says(), "0");
-        assert!(registry.records()[0].take_down().is_empty());
-        assert_eq!(says(), "1");
-        assert!(registry.records().is_empty());
-
-        assert!(record.doubt(rotation).unwrap());
-        record.believe().unwrap();
-        assert_eq!(says(), "1");
-        // It is the machine's again.
         fs::write(&word, "0").unwrap();
+        let swap = dir.path().join("swap");
+        let made = File::create(&swap).unwrap();
+        let mut record = registry.record(Vec::new());
+        record.areas.push(OwnArea {
+            rotation: Some(denied(&word)),
+            ..own_area(&swap, &made)
+        });
+        record.save().unwrap();
         assert!(registry.records()[0].take_down().is_empty());
-        assert_eq!(says(), "0");
+        assert_eq!(fs::read_to_string(&word).unwrap(), "1");
+        assert!(registry.records().is_empty() && !swap.exists());
     }
 
     #[test]
-    fn a_word_that_may_not_be_changed_keeps_nothing_from_being_set_up_or_taken_down() {
+    fn a_word_that_cannot_be_restored_keeps_nothing_from_being_taken_down() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::at(dir.path().to_owned());
         // What cannot be written, by root neither.
         let word = dir.path().join("rotational");
         fs::create_dir(&word).unwrap();
-        let rotation: Rotation =
-            serde_json::from_value(serde_json::json!({ "attribute": word })).unwrap();
+        let swap = dir.path().join("swap");
+        let made = File::create(&swap).unwrap();
         let mut record = registry.record(Vec::new());
-        assert!(!record.doubt(rotation.clone()).unwrap());
-        record.believe().unwrap();
-        assert_eq!(registry.records()[0].rotation, None);
-        record.rotation = Some(rotation);
+        record.areas.push(OwnArea {
+            rotation: Some(denied(&word)),
+            ..own_area(&swap, &made)
+        });
+        assert!(!denied(&word).doubted().is_denied());
         assert!(record.take_down().is_empty());
-        assert!(registry.records().is_empty());
+        assert!(registry.records().is_empty() && !swap.exists());
     }
 
     fn own_area(path: &Path, made: &File) -> OwnArea {
@@ -753,6 +741,7 @@ mod tests {
             uuid: [7; area::UUID_BYTES],
             file: Some(OwnFile::of(path.to_owned(), made).unwrap()),
             zram: None,
+            rotation: None,
         }
     }
 

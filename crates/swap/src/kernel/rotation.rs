@@ -4,16 +4,22 @@
 //! place for all CPUs to write to; for others, what lies beside it in memory, and a place for each
 //! CPU. Drivers of virtual disks set the former for whatever is behind them (`virtio_blk`). Where
 //! two CPUs write at once, as a program and its reclaimer do, neighbours in memory are none on the
-//! disk then, and of what is read ahead less is used. The kernel looks when an area is turned on,
-//! so it is enough to say otherwise for that moment.
+//! disk then, and of what is read ahead less is used.
+//!
+//! The kernel asks the disk when an area is turned on, and again when it is turned off: it counts
+//! areas that rotate, and reads ahead by address while there is none (`nr_rotate_swap` in
+//! `mm/swapfile.c`, up to Linux 6.18 at least). A disk that said one thing then and another thing
+//! now leaves that count wrong until the machine begins anew. So it is said for both moments, and
+//! only for them.
 //!
 //! What it never does: doubt a disk that was asked whether it rotates (SCSI, SATA).
 //!
-//! *Thread safety*: the word is the machine's; whoever changes it holds the registry's lock. Of two
-//! runs with different registries one may find it restored too early, and be as it stands.
+//! *Thread safety*: the word is the machine's. Whoever turns an area on such a disk on or off holds
+//! a lock on its attribute meanwhile, whatever registry he has.
 
 use crate::error::{SwapError, Trying};
-use std::fs;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -25,17 +31,19 @@ const DISKS: &str = "/sys/dev/block";
 const ROTATES: &str = "1";
 const ROTATES_NOT: &str = "0";
 
-/// The word of such a disk.
+/// What such a disk says while an area on it is turned on, and off again.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Rotation {
     /// The attribute that has it.
     attribute: PathBuf,
+    /// Whether it says that it does not rotate.
+    is_denied: bool,
 }
 
 impl Rotation {
     /// That of the disk on which a file lies, or which is that device; none where it is nothing to
-    /// doubt.
-    pub(super) fn doubted(path: &Path) -> Option<Rotation> {
+    /// doubt. It is believed until [`Self::doubted`].
+    pub(super) fn of(path: &Path) -> Option<Rotation> {
         let data = fs::metadata(path).ok()?;
         let number = match data.file_type().is_block_device() {
             true => data.rdev(),
@@ -56,20 +64,67 @@ impl Rotation {
         let is_virtual = DRIVERS.iter().any(|name| driver.ends_with(name));
         let attribute = whole.join("queue/rotational");
         let says = fs::read_to_string(&attribute).ok()?;
-        (is_virtual && says.trim() == ROTATES).then_some(Rotation { attribute })
+        (is_virtual && says.trim() == ROTATES).then_some(Rotation {
+            attribute,
+            is_denied: false,
+        })
     }
 
-    /// From now on the disk says that it does not.
-    pub(super) fn deny(&self) -> io::Result<()> {
-        fs::write(&self.attribute, ROTATES_NOT)
+    /// The same, denied; believed still where that may not be said here.
+    pub(super) fn doubted(self) -> Rotation {
+        let file = File::options().write(true).open(&self.attribute);
+        if let Err(error) = &file {
+            tracing::info!(%error, "the kernel believes that the disk rotates");
+        }
+        Rotation {
+            is_denied: file.is_ok(),
+            ..self
+        }
     }
 
-    /// It says what it said before.
+    /// Whether it is denied.
+    pub(super) fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+
+    /// Does something while the disk says so; also where it cannot be made to. It says what it
+    /// said before afterwards, or an error tells that it does not.
+    pub(super) fn during<T>(
+        &self,
+        act: impl FnOnce() -> Result<T, SwapError>,
+    ) -> Result<T, SwapError> {
+        let _lock = self.lock();
+        if self.is_denied
+            && let Err(error) = fs::write(&self.attribute, ROTATES_NOT)
+        {
+            tracing::warn!(%error, "the kernel may read ahead otherwise from now on");
+        }
+        let done = act();
+        let said = self.say();
+        done.and_then(|done| said.map(|()| done))
+    }
+
+    /// It says what it said before, where somebody was killed meanwhile.
     pub(super) fn restore(&self) -> Result<(), SwapError> {
+        let _lock = self.lock();
+        self.say()
+    }
+
+    fn say(&self) -> Result<(), SwapError> {
+        if !self.is_denied {
+            return Ok(());
+        }
         match fs::write(&self.attribute, ROTATES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.trying("restore", &self.attribute),
         }
+    }
+
+    /// Held until it is dropped; none where that cannot be.
+    fn lock(&self) -> Option<File> {
+        let file = File::open(&self.attribute).ok()?;
+        flock(&file, FlockOperation::LockExclusive).ok()?;
+        Some(file)
     }
 }
 
@@ -111,16 +166,28 @@ mod tests {
     }
 
     #[test]
-    fn its_word_is_changed_and_restored() {
+    fn its_word_is_another_for_a_moment_and_nobody_elses_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, _) = disk(dir.path(), "virtio_blk", "1\n");
-        let says = || fs::read_to_string(disk.join("queue/rotational")).unwrap();
-        let rotation = Rotation::of_disk(&disk).unwrap();
-        rotation.deny().unwrap();
-        assert_eq!(says(), ROTATES_NOT);
-        rotation.restore().unwrap();
+        let says = || {
+            let text = fs::read_to_string(disk.join("queue/rotational")).unwrap();
+            text.trim().to_owned()
+        };
+        let believed = Rotation::of_disk(&disk).unwrap();
+        let doubted = believed.clone().doubted();
+        for (rotation, meanwhile) in [(&doubted, ROTATES_NOT), (&believed, ROTATES)] {
+            let locked = || {
+                let file = File::open(disk.join("queue/rotational")).unwrap();
+                flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+            };
+            let seen = rotation.during(|| Ok((says(), locked()))).unwrap();
+            assert_eq!(seen, (meanwhile.to_owned(), true));
+            assert_eq!((says().as_str(), locked()), (ROTATES, false));
+        }
+        let failed: Result<(), SwapError> = doubted.during(|| Err(SwapError::NoSwap));
+        assert!(failed.is_err());
         assert_eq!(says(), ROTATES);
         fs::remove_dir_all(&disk).unwrap();
-        rotation.restore().unwrap();
+        doubted.restore().unwrap();
     }
 }
