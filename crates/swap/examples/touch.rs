@@ -38,7 +38,9 @@ fn main() {
     }
     // What is timed lies in memory before the limit is felt.
     let mut times = vec![1u64; pages];
-    let mut array = vec![0u8; pages * PAGE_BYTES];
+    let mut array = vec![0u8; (pages + 1) * PAGE_BYTES];
+    let ahead = array.as_ptr().align_offset(PAGE_BYTES);
+    let array = &mut array[ahead..];
 
     let begin = Instant::now();
     for (time, &page) in times.iter_mut().zip(&order) {
