@@ -1,0 +1,464 @@
+//! Reads ahead for programs whose faults are seen from outside, page by page of their address
+//! space.
+//!
+//! The kernel reads up to eight pages beside one that is wanted, in the middle of the fault that
+//! wants it. Who hears of faults can ask for what comes next before it is wanted, from a CPU of its
+//! own: the page that is waited for goes first, what is read ahead comes behind it and in larger
+//! pieces (Ultraswap section 3.2, without a change to the kernel).
+//!
+//! A *stream* is born where faults with a read lie close to each other and soon after each other.
+//! Once it went on a few times, what lies ahead of it within its *window* is asked for. Of what was
+//! asked for, and is behind it by now, it is looked at how much was used: the window is twice as
+//! large where half of it was (four times where most was), half as large where less was, and a
+//! stream whose window is too small for that is none; the next ones have to go on for longer before
+//! they ask. So accesses in no order ask for nothing, and where no stream is found for long, faults
+//! are not even listened to for a while: hearing of one costs the program more than a microsecond.
+//!
+//! *Shapes*: pages of 4 KiB, by their numbers. *Thread safety*: one owner. Nothing is allocated
+//! after [`Readahead::new`].
+//!
+//! What it never does: read a page, know what one holds, know which memory is a program's.
+
+use nyx_base::{Instant, Nanos};
+
+/// Pages of which is asked at once, at most.
+pub const SPAN_PAGES_MAX: u32 = u64::BITS;
+/// The window of a stream, at first and at most. Below the least it is none.
+const WINDOW_PAGES_FIRST: u32 = 32;
+const WINDOW_PAGES_LEAST: u32 = 8;
+const WINDOW_PAGES_MOST: u32 = 1024;
+/// Streams beside each other.
+const STREAMS: usize = 32;
+/// Faults of no stream, beside which one may be born.
+const LATELY: usize = 8;
+/// So many pages apart: the kernel reads eight by itself.
+const BIRTH_PAGES: u64 = 16;
+/// A stream goes on in a fault that is no further than so many pages behind all that it asked for.
+const REACH_PAGES: i64 = 32;
+/// It asks once it went on so often, at first within so many faults each; twice as often where
+/// another one ended since what it asked for was of no use, up to the most.
+const STEPS_FIRST: u32 = 3;
+const STEPS_MOST: u32 = 96;
+const FAULTS_BETWEEN_FIRST: u64 = 64;
+/// Streams that went on within so many faults share what may be read ahead.
+const FAULTS_OF_LIVE: u64 = 128;
+/// Whether pages were used is looked at once the stream is so far behind them: several threads may
+/// be at a stream.
+const BEHIND_PAGES: i64 = 16;
+/// A stream asks once this part of its window is free, one in so many: pages side by side are read
+/// by one request, and who catches up with what is being read waits once for each.
+const ASK_ONE_IN: i64 = 4;
+/// What a stream asked for and has not been looked at; more is forgotten.
+const ASKED: usize = 64;
+/// The pace of a stream is that of so long, at least.
+const PACE: Nanos = Nanos::from_micros(50);
+/// A stream that has not gone on for so long stands still.
+const STILL: Nanos = Nanos::from_millis(10);
+/// The next look is due when this part of a window was used: one in so many.
+const LOOK_ONE_IN: i64 = 4;
+/// And no sooner or later than this.
+const LOOK_LEAST: Nanos = Nanos::from_micros(100);
+const LOOK_MOST: Nanos = Nanos::from_millis(2);
+/// After so many faults with a read while nothing was of use nobody listens for a while.
+const FAULTS_IN_VAIN: u32 = 512;
+/// After that pause so many are enough.
+const FAULTS_IN_VAIN_AGAIN: u32 = 128;
+/// The pause, at first and, twice as long each time, at most.
+const PAUSE_FIRST: Nanos = Nanos::from_millis(20);
+const PAUSE_MOST: Nanos = Nanos::from_millis(80);
+
+/// A fault of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The process.
+    pub process: u32,
+    /// The page.
+    pub page: u64,
+    /// Whether a device was read.
+    pub is_major: bool,
+}
+
+/// Pages of a process that lie side by side, [`SPAN_PAGES_MAX`] at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The process.
+    pub process: u32,
+    /// The first page.
+    pub first: u64,
+    /// How many they are.
+    pub pages: u32,
+}
+
+impl Span {
+    /// From the first to the last page that is one of those.
+    fn of(self, which: u64) -> Span {
+        let (before, after) = (which.trailing_zeros(), which.leading_zeros());
+        Span {
+            first: self.first + u64::from(before),
+            pages: SPAN_PAGES_MAX - after - before,
+            ..self
+        }
+    }
+}
+
+/// Memory of programs, as who reads ahead has it. Of a process that is gone there is none.
+pub trait Memory {
+    /// Which pages of a span are on a device and mapped nowhere: bit 0 is the first.
+    fn on_device(&mut self, span: Span) -> u64;
+    /// Which pages of a span are mapped.
+    fn mapped(&mut self, span: Span) -> u64;
+    /// Begins to read what is on a device of a span, by [`Memory::submit`] at the latest; false
+    /// where there is no room for it just now.
+    fn will_need(&mut self, span: Span) -> bool;
+    /// What is to be read is told: spans side by side are one request.
+    fn submit(&mut self);
+}
+
+/// When to look again at what was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// After this time.
+    Look(Nanos),
+    /// After this time, and nobody need listen meanwhile.
+    Rest(Nanos),
+}
+
+/// What it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages that were asked for.
+    pub asked: u64,
+    /// Of those that were looked at later, how many were used.
+    pub used: u64,
+    /// And how many were not.
+    pub unused: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Readahead {
+    streams: Box<[Stream; STREAMS]>,
+    lately: [Option<(u32, u64)>; LATELY],
+    births: usize,
+    heard: u64,
+    /// Pages that all windows may have together.
+    budget_pages: u32,
+    /// Faults with a read since what was asked for was of use.
+    in_vain: u32,
+    pause: Nanos,
+    /// How often a stream has to go on before it asks.
+    steps: u32,
+    counts: Counts,
+}
+
+/// Places are pages, counted in the direction of the stream.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// None where there is no stream.
+    process: Option<u32>,
+    is_down: bool,
+    /// The last fault.
+    at: i64,
+    /// Behind all that was asked for.
+    edge: i64,
+    window: u32,
+    steps: u32,
+    /// When it went on last, in faults.
+    heard: u64,
+    /// Whether it went on since it was acted on.
+    has_gone_on: bool,
+    /// When and where its pace was measured last.
+    paced: (Instant, i64),
+    ns_per_page: u64,
+    asked: [Asked; ASKED],
+    looked_at: u64,
+    asks: u64,
+}
+
+/// What was asked for at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    at: i64,
+    pages: u32,
+    /// Which of them were on a device.
+    which: u64,
+}
+
+const NO_STREAM: Stream = Stream {
+    process: None,
+    is_down: false,
+    at: 0,
+    edge: 0,
+    window: 0,
+    steps: 0,
+    heard: 0,
+    has_gone_on: false,
+    paced: (Instant(0), 0),
+    ns_per_page: 0,
+    asked: [Asked {
+        at: 0,
+        pages: 0,
+        which: 0,
+    }; ASKED],
+    looked_at: 0,
+    asks: 0,
+};
+
+impl Readahead {
+    /// Nothing is known. No more than `budget_pages` are asked for ahead of all streams together.
+    pub fn new(budget_pages: u32) -> Readahead {
+        Readahead {
+            streams: Box::new([NO_STREAM; STREAMS]),
+            lately: [None; LATELY],
+            births: 0,
+            heard: 0,
+            budget_pages,
+            in_vain: 0,
+            pause: PAUSE_FIRST,
+            steps: STEPS_FIRST,
+            counts: Counts::default(),
+        }
+    }
+
+    /// So many pages from now on.
+    pub fn set_budget(&mut self, budget_pages: u32) {
+        self.budget_pages = budget_pages;
+    }
+
+    /// What it did until now.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// A fault was heard of. After the last of those that were: [`Readahead::act`].
+    pub fn hear(&mut self, now: Instant, fault: Fault) {
+        self.heard += 1;
+        self.in_vain = self.in_vain.saturating_add(u32::from(fault.is_major));
+        match self.continued(fault) {
+            Some(number) => {
+                let stream = &mut self.streams[number];
+                stream.heard = self.heard;
+                stream.goes_on(now, stream.place(fault.page));
+            }
+            None if fault.is_major => self.bear(now, fault),
+            None => {}
+        }
+    }
+
+    /// Asks for what follows from what was heard; when to do so again.
+    pub fn act(&mut self, now: Instant, memory: &mut impl Memory) -> Next {
+        let window_most = self.window_most();
+        let mut is_blocked = false;
+        for number in 0..STREAMS {
+            let stream = &mut self.streams[number];
+            if !stream.has_gone_on || stream.steps < self.steps && stream.asks == 0 {
+                continue;
+            }
+            stream.has_gone_on = false;
+            let (used, unused) = stream.judge(window_most, memory);
+            self.counts.used += used;
+            self.counts.unused += unused;
+            if stream.process.is_none() {
+                self.steps = (self.steps * 2).min(STEPS_MOST);
+            } else if used > unused {
+                self.steps = STEPS_FIRST;
+                (self.in_vain, self.pause) = (0, PAUSE_FIRST);
+            }
+            let (asked, is_room) = stream.ask(memory);
+            memory.submit();
+            self.counts.asked += asked;
+            stream.has_gone_on |= !is_room;
+            is_blocked |= !is_room;
+        }
+        self.next(now, is_blocked)
+    }
+
+    fn next(&mut self, now: Instant, is_blocked: bool) -> Next {
+        if self.in_vain >= FAULTS_IN_VAIN {
+            self.in_vain = FAULTS_IN_VAIN - FAULTS_IN_VAIN_AGAIN;
+            let pause = self.pause;
+            self.pause = Nanos(pause.0 * 2).min(PAUSE_MOST);
+            return Next::Rest(pause);
+        }
+        if is_blocked {
+            return Next::Look(LOOK_LEAST);
+        }
+        let moving = self.streams.iter().filter(|stream| stream.moves(now));
+        let due = moving.map(Stream::due).min().unwrap_or(LOOK_MOST);
+        Next::Look(due.clamp(LOOK_LEAST, LOOK_MOST))
+    }
+
+    /// The stream that goes on with a fault: of several the one that is nearest.
+    fn continued(&self, fault: Fault) -> Option<usize> {
+        let streams = self.streams.iter().enumerate();
+        let reached = streams.filter_map(|(number, stream)| {
+            let is_its = stream.process == Some(fault.process);
+            let is_in_time =
+                stream.steps >= STEPS_FIRST || self.heard - stream.heard <= FAULTS_BETWEEN_FIRST;
+            let off = stream.place(fault.page) - stream.at;
+            let reach = (stream.edge - stream.at).max(0) + REACH_PAGES;
+            (is_its && is_in_time && (0..=reach).contains(&off)).then_some((off, number))
+        });
+        reached.min().map(|(_, number)| number)
+    }
+
+    /// A stream begins with this fault, where one was close to it lately.
+    fn bear(&mut self, now: Instant, fault: Fault) {
+        let Fault { process, page, .. } = fault;
+        let is_close = |other: &&mut Option<(u32, u64)>| {
+            other.is_some_and(|(its, other)| {
+                its == process && (1..=BIRTH_PAGES).contains(&other.abs_diff(page))
+            })
+        };
+        let Some(other) = self.lately.iter_mut().find(is_close) else {
+            self.lately[self.births % LATELY] = Some((process, page));
+            self.births = self.births.wrapping_add(1);
+            return;
+        };
+        let is_down = other.take().is_some_and(|(_, other)| other > page);
+        let oldest = self.streams.iter_mut().min_by_key(|stream| {
+            let is_there = stream.process.is_some();
+            (is_there, stream.heard)
+        });
+        let stream = oldest.expect("there are some");
+        *stream = Stream {
+            process: Some(process),
+            is_down,
+            window: WINDOW_PAGES_FIRST,
+            heard: self.heard,
+            ..NO_STREAM
+        };
+        stream.at = stream.place(page);
+        stream.edge = stream.at + 1;
+        stream.paced = (now, stream.at);
+    }
+
+    /// What one window may have, where those that went on lately share.
+    fn window_most(&self) -> u32 {
+        let is_live = |stream: &&Stream| {
+            stream.process.is_some()
+                && stream.steps >= STEPS_FIRST
+                && self.heard - stream.heard <= FAULTS_OF_LIVE
+        };
+        let live = self.streams.iter().filter(is_live).count().max(1) as u32;
+        (self.budget_pages / live).min(WINDOW_PAGES_MOST)
+    }
+}
+
+impl Stream {
+    /// A page, in the direction of the stream. Pages are fewer than 2^52.
+    fn place(&self, page: u64) -> i64 {
+        let place = page as i64;
+        if self.is_down { -place } else { place }
+    }
+
+    /// Pages from a place on; none where there are none.
+    fn span(&self, at: i64, pages: u32) -> Option<Span> {
+        let first = match self.is_down {
+            true => -(at + i64::from(pages) - 1),
+            false => at,
+        };
+        Some(Span {
+            process: self.process?,
+            first: u64::try_from(first).ok()?,
+            pages,
+        })
+    }
+
+    fn goes_on(&mut self, now: Instant, at: i64) {
+        if at == self.at {
+            return;
+        }
+        self.has_gone_on = true;
+        self.at = at;
+        self.steps = self.steps.saturating_add(1);
+        let (since, from) = self.paced;
+        let time = now.since(since);
+        if time >= PACE {
+            self.ns_per_page = time.0 / (at - from).max(1) as u64;
+            self.paced = (now, at);
+        }
+    }
+
+    /// Asks for what is not asked for yet of its window, once that is worth it; how many pages, and
+    /// whether there was room for all of them.
+    fn ask(&mut self, memory: &mut impl Memory) -> (u64, bool) {
+        let mut asked = 0;
+        self.edge = self.edge.max(self.at + 1);
+        let end = self.at + 1 + i64::from(self.window);
+        let least = i64::from(self.window) / ASK_ONE_IN;
+        if self.process.is_none() || end - self.edge < least {
+            return (asked, true);
+        }
+        while self.edge < end {
+            let pages = (end - self.edge).min(i64::from(SPAN_PAGES_MAX)) as u32;
+            let Some(span) = self.span(self.edge, pages) else {
+                break;
+            };
+            let which = memory.on_device(span);
+            if which != 0 && !memory.will_need(span.of(which)) {
+                return (asked, false);
+            }
+            if which != 0 {
+                asked += u64::from(which.count_ones());
+                self.note(Asked {
+                    at: self.edge,
+                    pages,
+                    which,
+                });
+            }
+            self.edge += i64::from(pages);
+        }
+        (asked, true)
+    }
+
+    fn note(&mut self, asked: Asked) {
+        self.asked[self.asks as usize % ASKED] = asked;
+        self.asks += 1;
+        self.looked_at = self.looked_at.max(self.asks.saturating_sub(ASKED as u64));
+    }
+
+    /// Looks at what is behind it, and has its window follow from that, or ends; how many pages
+    /// were used, and how many were not.
+    fn judge(&mut self, window_most: u32, memory: &mut impl Memory) -> (u64, u64) {
+        let (mut used, mut asked) = (0, 0);
+        while self.looked_at < self.asks {
+            let one = self.asked[self.looked_at as usize % ASKED];
+            if self.at - one.at - i64::from(one.pages) < BEHIND_PAGES {
+                break;
+            }
+            self.looked_at += 1;
+            let Some(span) = self.span(one.at, one.pages) else {
+                continue;
+            };
+            used += u64::from((memory.mapped(span) & one.which).count_ones());
+            asked += u64::from(one.which.count_ones());
+        }
+        if used * 2 < asked {
+            self.window /= 2;
+        } else if used * 4 >= asked * 3 && asked > 0 {
+            self.window *= 4;
+        } else if asked > 0 {
+            self.window *= 2;
+        }
+        self.window = self.window.min(window_most);
+        if self.window < WINDOW_PAGES_LEAST {
+            self.process = None;
+        }
+        (used, asked - used)
+    }
+
+    fn moves(&self, now: Instant) -> bool {
+        let is_there = self.process.is_some() && self.steps >= STEPS_FIRST;
+        is_there && now.since(self.paced.0) < STILL
+    }
+
+    /// When a part of what is ahead will have been used; at once where its pace is not known.
+    fn due(&self) -> Nanos {
+        let pages = (self.edge - self.at).max(0) / LOOK_ONE_IN;
+        Nanos((pages as u64).saturating_mul(self.ns_per_page))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! A program, its memory and a kernel that are models: what is asked for is of use, and accesses
+//! in no order ask for nothing.
+
+use super::*;
+use std::collections::VecDeque;
+
+/// Minor faults are heard of one in so many.
+const HEARD_ONE_IN: u64 = 8;
+/// The kernel reads so many pages beside one that is wanted.
+const CLUSTER: u64 = 8;
+const MAPPED: Nanos = Nanos(300);
+const READ: Nanos = Nanos(50_000);
+const PROCESS: u32 = 7;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Page {
+    #[default]
+    Fresh,
+    OnDevice,
+    /// In memory, and wanted by nobody yet.
+    Read,
+    Mapped,
+}
+
+struct Pages {
+    state: Vec<Page>,
+    /// In memory, the first that came first.
+    order: VecDeque<usize>,
+    limit: usize,
+    has_room: bool,
+    refused: u64,
+    asked: u64,
+    /// Pages that left before they were used.
+    wasted: u64,
+}
+
+impl Pages {
+    fn bring(&mut self, page: usize, state: Page) {
+        let before = std::mem::replace(&mut self.state[page], state);
+        if matches!(before, Page::Fresh | Page::OnDevice) {
+            self.order.push_back(page);
+        }
+        while self.order.len() > self.limit {
+            let out = self.order.pop_front().unwrap();
+            self.wasted += u64::from(self.state[out] == Page::Read);
+            self.state[out] = Page::OnDevice;
+        }
+    }
+
+    fn which(&self, span: Span, is_it: impl Fn(Page) -> bool) -> u64 {
+        assert!((1..=SPAN_PAGES_MAX).contains(&span.pages), "{span:?}");
+        let pages = (0..span.pages).map(|page| {
+            let state = self.state.get((span.first + u64::from(page)) as usize);
+            u64::from(span.process == PROCESS && state.is_some_and(|state| is_it(*state))) << page
+        });
+        pages.fold(0, |all, one| all | one)
+    }
+}
+
+impl Memory for Pages {
+    fn on_device(&mut self, span: Span) -> u64 {
+        // One that was read and is wanted by nobody is mapped nowhere.
+        self.which(span, |state| matches!(state, Page::OnDevice | Page::Read))
+    }
+
+    fn mapped(&mut self, span: Span) -> u64 {
+        self.which(span, |state| state == Page::Mapped)
+    }
+
+    fn will_need(&mut self, span: Span) -> bool {
+        if !self.has_room {
+            self.refused += 1;
+            return false;
+        }
+        for page in span.first..span.first + u64::from(span.pages) {
+            let page = page as usize;
+            if self.state.get(page) == Some(&Page::OnDevice) {
+                self.asked += 1;
+                self.bring(page, Page::Read);
+            }
+        }
+        true
+    }
+
+    fn submit(&mut self) {}
+}
+
+struct World {
+    ahead: Readahead,
+    pages: Pages,
+    now: Instant,
+    /// What is heard of at the next look.
+    heard: Vec<Fault>,
+    look: Instant,
+    listens: bool,
+    majors: u64,
+    minors: u64,
+    rests: u64,
+    heard_of: u64,
+}
+
+impl World {
+    /// So many pages, all on the device, and memory for so many.
+    fn new(pages: usize, limit: usize) -> World {
+        World {
+            ahead: Readahead::new((limit / 16) as u32),
+            pages: Pages {
+                state: vec![Page::OnDevice; pages],
+                order: VecDeque::new(),
+                limit,
+                has_room: true,
+                refused: 0,
+                asked: 0,
+                wasted: 0,
+            },
+            now: Instant(0),
+            heard: Vec::new(),
+            look: Instant(0),
+            listens: true,
+            majors: 0,
+            minors: 0,
+            rests: 0,
+            heard_of: 0,
+        }
+    }
+
+    fn touch(&mut self, page: usize) {
+        self.now += MAPPED;
+        let is_major = match self.pages.state[page] {
+            Page::Mapped => return self.turn(),
+            Page::OnDevice => {
+                self.now += READ;
+                self.majors += 1;
+                let first = page as u64 / CLUSTER * CLUSTER;
+                for beside in first..first + CLUSTER {
+                    if self.pages.state.get(beside as usize) == Some(&Page::OnDevice) {
+                        self.pages.bring(beside as usize, Page::Read);
+                    }
+                }
+                true
+            }
+            Page::Fresh | Page::Read => {
+                self.minors += 1;
+                false
+            }
+        };
+        self.pages.bring(page, Page::Mapped);
+        if self.listens && (is_major || self.minors.is_multiple_of(HEARD_ONE_IN)) {
+            self.heard.push(Fault {
+                process: PROCESS,
+                page: page as u64,
+                is_major,
+            });
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        if self.now < self.look {
+            return;
+        }
+        self.listens = true;
+        for fault in std::mem::take(&mut self.heard) {
+            self.heard_of += 1;
+            self.ahead.hear(self.now, fault);
+        }
+        let next = self.ahead.act(self.now, &mut self.pages);
+        let most: i64 = self.ahead.streams.iter().map(Stream::ahead).sum();
+        // A window that was asked for stays where others come.
+        let budget = i64::from(self.ahead.budget_pages);
+        assert!(most <= 2 * budget + REACH_PAGES, "{most} of {budget}");
+        self.look = match next {
+            Next::Look(time) => self.now + time,
+            Next::Rest(time) => {
+                self.rests += 1;
+                self.listens = false;
+                self.now + time
+            }
+        };
+    }
+}
+
+impl Stream {
+    fn ahead(&self) -> i64 {
+        match self.process {
+            Some(_) => self.edge - self.at - 1,
+            None => 0,
+        }
+    }
+}
+
+#[test]
+fn what_is_touched_in_order_is_there_before_it_is_wanted() {
+    let up: Vec<usize> = (0..20_000).collect();
+    let down: Vec<usize> = (0..20_000).rev().collect();
+    // Two arrays at once, and every third page of one.
+    let both: Vec<usize> = (0..10_000).flat_map(|page| [page, 10_000 + page]).collect();
+    let dense: Vec<usize> = (0..20_000).filter(|page| page % 3 != 0).collect();
+    for (name, order) in [("up", up), ("down", down), ("both", both), ("dense", dense)] {
+        let mut world = World::new(20_000, 8_192);
+        for &page in &order {
+            world.touch(page);
+        }
+        let touched = order.len() as u64;
+        let alone = touched / CLUSTER;
+        assert!(
+            world.majors * 20 < alone,
+            "{name}: {} of {alone}",
+            world.majors
+        );
+        let counts = world.ahead.counts();
+        assert!(counts.used * 5 > touched * 3, "{name}: {counts:?}");
+        assert!(counts.unused * 10 <= counts.used * 6, "{name}: {counts:?}");
+        // What lies between the pages that are touched is in vain.
+        let between = 20_000 - touched;
+        let (wasted, rests) = (world.pages.wasted, world.rests);
+        assert!(
+            wasted <= between && rests == 0,
+            "{name}: {wasted} of {between}, {rests}"
+        );
+    }
+}
+
+#[test]
+fn touches_in_no_order_ask_for_nothing_and_are_listened_to_seldom() {
+    let mut world = World::new(20_000, 8_192);
+    let mut rng = fastrand::Rng::with_seed(1);
+    for _ in 0..200_000 {
+        world.touch(rng.usize(..20_000));
+    }
+    assert!(world.majors > 50_000, "{}", world.majors);
+    assert!(
+        world.pages.asked * 500 < world.majors,
+        "{}",
+        world.pages.asked
+    );
+    assert!(
+        world.heard_of * 8 < world.majors,
+        "{} heard",
+        world.heard_of
+    );
+    // A program that begins to scan is heard of again.
+    let before = world.majors;
+    for turn in 0..40_000 {
+        world.touch(turn % 20_000);
+    }
+    let majors = world.majors - before;
+    assert!(majors * 2 < 40_000 / CLUSTER, "{majors} while it scans");
+}
+
+#[test]
+fn a_scan_is_found_among_touches_in_no_order() {
+    let mut world = World::new(40_000, 8_192);
+    let mut rng = fastrand::Rng::with_seed(2);
+    let mut scan_majors = 0;
+    for page in 0..20_000 {
+        let before = world.majors;
+        world.touch(page);
+        scan_majors += world.majors - before;
+        if page % 4 == 0 {
+            world.touch(20_000 + rng.usize(..20_000));
+        }
+    }
+    assert!(scan_majors * 5 < 20_000 / CLUSTER, "{scan_majors}");
+}
+
+#[test]
+fn a_stream_of_which_little_is_used_ends() {
+    let mut world = World::new(64_000, 8_192);
+    // One page of sixteen: fifteen of what is asked for are of no use.
+    for page in (0..64_000).step_by(16) {
+        world.touch(page);
+    }
+    let counts = world.ahead.counts();
+    assert!(counts.unused * 4 < 4_000, "a quarter a touch: {counts:?}");
+    assert!(world.rests > 0, "nobody has to listen");
+}
+
+#[test]
+fn what_ends_has_asked_for_a_window_at_most() {
+    let mut world = World::new(40_000, 16_384);
+    for page in 0..10_000 {
+        world.touch(page);
+    }
+    let mut rng = fastrand::Rng::with_seed(3);
+    for _ in 0..4_000 {
+        world.touch(20_000 + rng.usize(..20_000));
+    }
+    let read = world.pages.state.iter().take(20_000).skip(10_000);
+    let read = read.filter(|state| **state != Page::OnDevice).count();
+    assert!(read as u32 <= WINDOW_PAGES_MOST + SPAN_PAGES_MAX, "{read}");
+}
+
+#[test]
+fn without_room_nothing_is_read_and_it_goes_on_where_there_is_some() {
+    let mut world = World::new(20_000, 8_192);
+    world.pages.has_room = false;
+    for page in 0..4_000 {
+        world.touch(page);
+    }
+    assert_eq!(world.ahead.counts().asked, 0);
+    assert!(world.pages.refused > 0);
+    world.pages.has_room = true;
+    let before = world.majors;
+    for page in 4_000..20_000 {
+        world.touch(page);
+    }
+    let majors = world.majors - before;
+    assert!(majors * 10 < 16_000 / CLUSTER, "{majors}");
+}
+
+#[test]
+fn small_memory_has_small_windows() {
+    for limit in [256, 1_024, 4_096] {
+        let mut world = World::new(20_000, limit);
+        for page in 0..20_000 {
+            world.touch(page);
+        }
+        assert_eq!(world.pages.wasted, 0, "of {limit} pages");
+        let ahead = world.ahead.streams.iter().map(Stream::ahead).max();
+        let most = (limit / 16) as i64;
+        assert!(ahead <= Some(most), "{ahead:?} of {limit}");
+    }
+}
+
+#[test]
+fn fresh_memory_is_not_asked_for() {
+    let mut world = World::new(20_000, 8_192);
+    for page in 5_000..20_000 {
+        world.pages.state[page] = Page::Fresh;
+    }
+    for page in 0..20_000 {
+        world.touch(page);
+    }
+    let counts = world.ahead.counts();
+    assert!(counts.asked <= 5_000, "{counts:?}");
+}
+
+#[test]
+fn processes_are_told_apart_and_edges_of_memory_are_no_harm() {
+    struct Anything(Vec<Span>);
+    impl Memory for Anything {
+        fn on_device(&mut self, span: Span) -> u64 {
+            self.0.push(span);
+            u64::MAX >> (SPAN_PAGES_MAX - span.pages)
+        }
+        fn mapped(&mut self, span: Span) -> u64 {
+            u64::MAX >> (SPAN_PAGES_MAX - span.pages)
+        }
+        fn will_need(&mut self, _: Span) -> bool {
+            true
+        }
+        fn submit(&mut self) {}
+    }
+    let last = (1u64 << 52) - 1;
+    let up: Vec<u64> = (0..200).collect();
+    let down: Vec<u64> = (0..200).rev().collect();
+    let top: Vec<u64> = (last - 200..=last).collect();
+    for order in [up, down, top] {
+        let (mut ahead, mut memory) = (Readahead::new(512), Anything(Vec::new()));
+        let mut rng = fastrand::Rng::with_seed(4);
+        for (turn, page) in order.iter().enumerate() {
+            // Another process at other places does not go on with its streams.
+            for (process, page) in [(1, *page), (2, rng.u64(..last))] {
+                let fault = Fault {
+                    process,
+                    page,
+                    is_major: true,
+                };
+                ahead.hear(Instant(turn as u64 * 1_000), fault);
+            }
+            ahead.act(Instant(turn as u64 * 1_000), &mut memory);
+        }
+        assert!(!memory.0.is_empty());
+        for span in &memory.0 {
+            assert_eq!(span.process, 1, "{span:?}");
+            assert!((1..=SPAN_PAGES_MAX).contains(&span.pages), "{span:?}");
+        }
+    }
+}
