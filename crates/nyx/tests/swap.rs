@@ -4,7 +4,7 @@
 //! What they never do: rest on how long something takes.
 
 use nyx_swap::SwapError;
-use nyx_swap::kernel::{Entry, Memory, Plan, Session};
+use nyx_swap::kernel::{Entry, Memory, Plan, Reads, Session};
 use std::fs;
 use std::io::{ErrorKind, Read, Write, pipe};
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+#[path = "swap/ahead.rs"]
+mod ahead;
 #[path = "swap/arena.rs"]
 mod arena;
 #[path = "swap/rotation.rs"]
@@ -128,6 +130,7 @@ impl Rig {
             area_size: Some(64 << 20),
             rule: nyx_policy::paging::pool::Rule::Off,
             oom_waits: false,
+            reads: Reads::Kernel,
             cpu: None,
             probe: None,
             enter,

@@ -50,7 +50,7 @@ struct Fared {
     inline_reclaims_per_s: Option<f64>,
     /// Part of the time in which at least one of its threads stalled for memory.
     stalled_share: Option<f64>,
-    /// Processors that the reclaimer took, and the program's own pagers.
+    /// Processors that the reclaimer and who reads ahead took, and the program's own pagers.
     reclaimer_cpus: Option<f64>,
 }
 
@@ -59,9 +59,12 @@ fn with_arenas(is: &Program, kernel: u64, arena: fn(&ArenaFigures) -> u64) -> f6
     (kernel + is.arena.as_ref().map_or(0, arena)) as f64
 }
 
-/// CPU time of the reclaimer and of the arenas; none where nobody tells.
+/// CPU time of the reclaimer, of who reads ahead and of the arenas; none where nobody tells.
 fn pager_cpu_ns(is: &Program) -> Option<f64> {
-    let reclaimer = is.figures.map(|figures| figures.reclaimer_cpu_ns);
+    let reclaimer = is.figures.map(|figures| {
+        let reader = figures.read_ahead.map_or(0, |done| done.cpu_ns);
+        figures.reclaimer_cpu_ns + reader
+    });
     let arenas = is.arena.as_ref().map(|arena| arena.cpu_ns);
     let told = [reclaimer, arenas].into_iter().flatten();
     told.reduce(|a, b| a + b).map(|ns| ns as f64)

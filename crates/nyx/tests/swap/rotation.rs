@@ -82,7 +82,7 @@ fn what_lies_beside_a_page_in_memory_is_read_ahead_in_each_run_after_others() {
     for run in 1..=3 {
         // While another test has an area that rotates the kernel reads ahead otherwise.
         until("reading ahead by address", || {
-            let flags = ["--no-probe", "--no-report"];
+            let flags = ["--read-ahead", "off", "--no-probe", "--no-report"];
             let output = rig.run("20M", &flags, &program).output().unwrap();
             assert!(output.status.success(), "{}", text(&output.stderr));
             let output = text(&output.stdout);

@@ -169,6 +169,16 @@ impl Area {
         Area::of(path).map(|area| Area { is_doubted, ..area })
     }
 
+    /// Whether what is read from it is unpacked by who reads, as compressed memory is. Of the
+    /// machine's areas: whether all are so.
+    pub(super) fn is_zram(&self) -> bool {
+        let is_zram = |path: &Path| path.to_string_lossy().starts_with("/dev/zram");
+        match &self.path {
+            Some(path) => is_zram(path),
+            None => table::entries().is_ok_and(|all| all.iter().all(|one| is_zram(&one.path))),
+        }
+    }
+
     /// Bytes that are free in all areas of the machine: what does not fit in one goes to the next.
     pub fn free(&self) -> u64 {
         let entries = table::entries().unwrap_or_default();

@@ -7,6 +7,9 @@
 //! (Ultraswap section 3.2, "direct reclaim is handed to a CPU of its own"). Where it is late, or
 //! gone, the program reclaims for itself, and the limit holds as ever.
 //!
+//! Another thread hears of the program's faults and reads ahead what comes next, in larger pieces
+//! than the kernel does and before it is wanted ([`ReadAhead`]).
+//!
 //! * [`Group`]: a control group, of version 1 or 2, and what it counts.
 //! * [`Area`]: swap on a file, a block device or zram.
 //! * [`Record`]: what a run made, so that the next one takes it down where nobody did.
@@ -14,15 +17,17 @@
 //! * [`Arena`]: what a program gets that pages for itself (engine `uffd`), in such a session too.
 //!
 //! What it never does: touch the program's memory, or its code. It needs no help from the program
-//! and can do it no harm.
+//! and can do it no harm. (Reading ahead advises the kernel; no page holds anything else for it.)
 //!
 //! *Thread safety*: a group can be read and reclaimed by several threads.
 
 mod area;
+mod faults;
 mod group;
 mod hierarchy;
 mod preload;
 mod probe;
+mod readahead;
 mod reclaimer;
 mod record;
 mod report;
@@ -37,11 +42,12 @@ pub use group::{Counts, Group};
 pub use hierarchy::{Hierarchy, Version};
 pub use preload::Arena;
 pub use probe::{ProbeReport, probe};
+pub use readahead::ReadAhead;
 pub use reclaimer::{Amount, Orders, Reclaimed, Reclaimer};
 pub use record::{OwnArea, OwnFile, Process, Record, Registry, Residue, Uses, watch};
 pub use report::{Figures, Report, TenantUse};
 pub use rotation::Rotation;
-pub use session::{Entry, Memory, Plan, Probe, Remote, Session};
+pub use session::{Entry, Memory, Plan, Probe, Reads, Remote, Session};
 pub use zram::Zram;
 
 use std::io;

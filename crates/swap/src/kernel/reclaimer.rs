@@ -24,7 +24,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 /// Pages that the kernel takes for one CPU at once (`MEMCG_CHARGE_BATCH`).
@@ -99,6 +99,7 @@ pub struct Reclaimer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     on_cpu: Option<usize>,
+    floor_bytes: u64,
 }
 
 impl Reclaimer {
@@ -137,6 +138,7 @@ impl Reclaimer {
             shared,
             thread: Some(thread),
             on_cpu,
+            floor_bytes,
         })
     }
 
@@ -149,6 +151,17 @@ impl Reclaimer {
             cpu: Nanos(self.shared.cpu_ns.load(Relaxed)),
             on_cpu: self.on_cpu,
         }
+    }
+
+    /// To wake it.
+    pub(super) fn thread(&self) -> Thread {
+        let thread = self.thread.as_ref().expect("it is there until it ends");
+        thread.thread().clone()
+    }
+
+    /// What is kept free at least, in bytes.
+    pub(super) fn floor_bytes(&self) -> u64 {
+        self.floor_bytes
     }
 
     /// Ends it; what it did.
@@ -383,12 +396,12 @@ fn allowed_cpus() -> (u64, Option<usize>) {
 
 /// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
 /// same.
-fn settle_down(on_cpu: Option<usize>) {
+pub(super) fn settle_down(on_cpu: Option<usize>) {
     if let Some(cpu) = on_cpu {
         let mut one = CpuSet::new();
         one.set(cpu);
         if let Err(error) = sched_setaffinity(None, &one) {
-            tracing::warn!(cpu, %error, "the reclaimer cannot be kept to this CPU");
+            tracing::warn!(cpu, %error, "a thread cannot be kept to this CPU");
         }
     }
     let _ = rustix::process::setpriority_process(None, NICE);

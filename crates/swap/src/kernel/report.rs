@@ -6,6 +6,7 @@ use super::area::Area;
 use super::group::Counts;
 use super::hierarchy::Version;
 use super::probe::ProbeReport;
+use super::readahead::ReadAhead;
 use super::reclaimer::Reclaimed;
 use super::record::Record;
 use crate::arena::ArenaFigures;
@@ -32,6 +33,8 @@ pub(super) struct Outcome {
     pub(super) rule: Rule,
     pub(super) area: Area,
     pub(super) reclaimed: Reclaimed,
+    /// None where nobody was to; else what was done, or why nothing could be.
+    pub(super) reads: Option<Result<ReadAhead, String>>,
     pub(super) probe: Option<ProbeReport>,
     pub(super) arena: Option<ArenaFigures>,
 }
@@ -48,6 +51,9 @@ pub struct Figures {
     pub reclaimer_cpu_ns: u64,
     /// How long touches of swapped pages took; none where they are not measured.
     pub touches: Option<ProbeReport>,
+    /// What was read ahead; none where the kernel alone does.
+    #[serde(default)]
+    pub read_ahead: Option<ReadAhead>,
 }
 
 impl Figures {
@@ -121,6 +127,10 @@ pub struct Report {
     pub reclaimer_cpu_s: f64,
     /// Where it ran.
     pub reclaimer_on_cpu: Option<usize>,
+    /// What was read ahead on that CPU; none where the kernel alone does.
+    pub read_ahead: Option<ReadAhead>,
+    /// Why nothing could be read ahead there, though it was to be.
+    pub read_ahead_refused: Option<String>,
     /// How long at least one thread stalled for memory, in seconds; none where nobody tells.
     pub stalled_s: Option<f64>,
     /// So much longer than with all of its memory it took, as stalls have it: 0.1 for a tenth.
@@ -184,6 +194,11 @@ impl Report {
         let counts = outcome.counts;
         let run_s = outcome.ran.as_secs_f64();
         let stalled_s = counts.stalled.map(Nanos::as_secs_f64);
+        let (read_ahead, read_ahead_refused) = match outcome.reads {
+            None => (None, None),
+            Some(Ok(done)) => (Some(done), None),
+            Some(Err(why)) => (None, Some(why)),
+        };
         let slowdown = stalled_s.map(|stalled| stalled / (run_s - stalled).max(1e-9));
         Report {
             command: outcome.command,
@@ -210,6 +225,8 @@ impl Report {
             rescues: outcome.reclaimed.rescues,
             reclaimer_cpu_s: outcome.reclaimed.cpu.as_secs_f64(),
             reclaimer_on_cpu: outcome.reclaimed.on_cpu,
+            read_ahead,
+            read_ahead_refused,
             stalled_s,
             slowdown,
             touches: outcome.probe.filter(|probe| probe.samples > 0),
@@ -260,6 +277,7 @@ impl fmt::Display for Report {
             self.show_touches(f, touches)?;
         }
         self.show_reclaim(f)?;
+        self.show_read_ahead(f)?;
         if let Some(arena) = &self.arena {
             show_arena(f, arena)?;
         }
@@ -319,6 +337,28 @@ impl Report {
             ", {} ahead, {bytes} or more; reclaimer {cpu:.2} s of CPU",
             self.reclaims
         )?;
+        match self.reclaimer_on_cpu {
+            Some(cpu) => writeln!(f, " {cpu}"),
+            None => writeln!(f),
+        }
+    }
+}
+
+impl Report {
+    fn show_read_ahead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.read_ahead_refused {
+            return writeln!(f, "  ahead      by the kernel alone: {why}");
+        }
+        let Some(done) = self.read_ahead else {
+            return Ok(());
+        };
+        let (pages, seconds) = (done.pages, Nanos(done.cpu_ns).as_secs_f64());
+        write!(f, "  ahead      {pages} pages read")?;
+        let looked_at = done.used_pages + done.unused_pages;
+        if let Some(percent) = (done.used_pages * 100).checked_div(looked_at) {
+            write!(f, ", {percent} % of {looked_at} used")?;
+        }
+        write!(f, "; {seconds:.2} s of CPU")?;
         match self.reclaimer_on_cpu {
             Some(cpu) => writeln!(f, " {cpu}"),
             None => writeln!(f),

@@ -8,10 +8,12 @@
 //! *Thread safety*: one owner; [`Remote`] sends signals from anywhere.
 
 use super::area::{Area, Source};
+use super::faults::Faults;
 use super::group::{Counts, Group, UNLIMITED};
 use super::hierarchy::{Hierarchy, Version};
 use super::preload::{Arena, Preload};
 use super::probe::ProbeReport;
+use super::readahead::Reader;
 use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
 use super::record::{Lock, Process, Record, Registry, Residue};
 use super::report::{Figures, Outcome, Report};
@@ -24,7 +26,7 @@ use nyx_policy::paging::pool::Rule;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -53,6 +55,18 @@ pub enum Memory {
     Slowdown(f64),
 }
 
+/// Who reads ahead what a program has on swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// A thread of this process, where there is a reclaimer and a device that reads by itself.
+    #[default]
+    Auto,
+    /// A thread of this process.
+    Ahead,
+    /// The kernel alone.
+    Kernel,
+}
+
 /// How a program is to be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -67,7 +81,9 @@ pub struct Plan {
     /// Whether the program waits where the kernel finds nothing to reclaim just now, instead of
     /// being killed. A group that is attached to is left as it is.
     pub oom_waits: bool,
-    /// The reclaimer's CPU; none for the last one.
+    /// Who reads ahead; for [`Session::attach`] the kernel alone.
+    pub reads: Reads,
+    /// The reclaimer's CPU, and that of who reads ahead; none for the last one.
     pub cpu: Option<usize>,
     /// A page on swap is touched so often to see how long that takes; none for never.
     pub probe: Option<Probe>,
@@ -91,6 +107,16 @@ impl Plan {
         // Without a reclaimer all is the kernel's, as it stands.
         let is_believed = self.rule == Rule::Off;
         Area::set_up(&self.source, self.area_size, is_believed, record)
+    }
+
+    /// Whether somebody is to hear of faults; what the program pages for itself is not the
+    /// kernel's.
+    fn hears(&self, area: &Area) -> bool {
+        match self.reads {
+            Reads::Auto => self.rule != Rule::Off && self.arena.is_none() && !area.is_zram(),
+            Reads::Ahead => true,
+            Reads::Kernel => false,
+        }
     }
 }
 
@@ -124,6 +150,7 @@ pub struct Session {
     program: Program,
     probe: Option<Prober>,
     reclaimer: Option<Reclaimer>,
+    reader: Option<Result<Reader, String>>,
     before: Counts,
     began: Instant,
     peaks: Peaks,
@@ -203,11 +230,15 @@ impl Session {
         let watcher = setup.watch(plan)?;
         let reclaimer = start_reclaimer(plan, &group, &area)?;
         goes_on(plan)?;
+        // Of all that this thread starts from here on.
+        let faults = plan.hears(&area).then(Faults::of_children);
         let began = Instant::now();
         let program = setup.begin(entry(command, &variables))?;
+        let reader = faults.map(|faults| start_reader(faults, &group, &reclaimer));
         let session = Session::of(plan, setup, (registry, group, area, program, reclaimer));
         Ok(session.with(|session| {
             session.probe = probe;
+            session.reader = reader;
             session.began = began;
             session.has_arena = arena.is_some();
             session.watcher = watcher;
@@ -298,6 +329,7 @@ impl Session {
             program,
             probe: None,
             reclaimer: Some(reclaimer),
+            reader: None,
             before: Counts::default(),
             began: Instant::now(),
             peaks: Peaks::default(),
@@ -363,6 +395,11 @@ impl Session {
             reclaimed_bytes: reclaimed.bytes,
             reclaimer_cpu_ns: reclaimed.cpu.0,
             touches: self.probe.as_ref().map(Prober::touches),
+            read_ahead: self
+                .reader
+                .as_ref()
+                .and_then(|reader| reader.as_ref().ok())
+                .map(Reader::done),
         };
         // Who looks goes without.
         let _ = figures.write(&self.record);
@@ -377,6 +414,7 @@ impl Session {
     pub fn finish(mut self) -> (Report, Vec<Residue>) {
         self.end_probe();
         let ran = self.began.elapsed();
+        let reads = self.reader.take().map(|reader| reader.map(Reader::stop));
         let reclaimed = self.reclaimer.take().map(Reclaimer::stop);
         self.peaks.look(&self.group);
         let counts = self.group.counts();
@@ -392,6 +430,7 @@ impl Session {
             rule: self.rule,
             area: self.area.clone(),
             reclaimed: reclaimed.unwrap_or_default(),
+            reads,
             probe: self.probe.take().map(|probe| probe.touches()),
             arena: self
                 .has_arena
@@ -435,7 +474,7 @@ impl Drop for Session {
             return;
         }
         self.end_probe();
-        self.reclaimer = None;
+        (self.reader, self.reclaimer) = (None, None);
         for residue in self.take_down() {
             tracing::warn!(?residue, "left behind");
         }
@@ -609,6 +648,18 @@ fn start_reclaimer(plan: &Plan, group: &Arc<Group>, area: &Area) -> Result<Recla
         cpu: plan.cpu,
     };
     Reclaimer::start(Arc::clone(group), area.clone(), orders)
+}
+
+/// Begins to read ahead; why not, where that cannot be.
+fn start_reader(
+    faults: io::Result<Faults>,
+    group: &Arc<Group>,
+    reclaimer: &Reclaimer,
+) -> Result<Reader, String> {
+    let faults = faults.map_err(|error| format!("faults cannot be heard of (perf): {error}"))?;
+    let (spare, cpu) = (reclaimer.floor_bytes() / 2, reclaimer.reclaimed().on_cpu);
+    let reader = Reader::start(faults, Arc::clone(group), spare, reclaimer.thread(), cpu);
+    reader.map_err(|error| error.to_string())
 }
 
 fn goes_on(plan: &Plan) -> Result<(), SwapError> {

@@ -4,7 +4,7 @@ use super::run::write;
 use super::{MemoryArg, Terms, entering, memory, tell, watching};
 use crate::{Exit, Failure};
 use nyx_policy::paging::pool::Rule;
-use nyx_swap::kernel::{Plan, Session};
+use nyx_swap::kernel::{Plan, Reads, Session};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,6 +39,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         area_size: args.terms.device_size,
         rule: args.terms.pool.unwrap_or(Rule::Demand),
         oom_waits: false,
+        reads: Reads::Kernel,
         cpu: args.terms.cpu,
         probe: None,
         enter: entering,

@@ -7,7 +7,7 @@ use super::{entering, entering_with, memory, tell, watching};
 use crate::{Exit, Failure};
 use nyx_policy::paging::pool::Rule;
 use nyx_swap::SwapError;
-use nyx_swap::kernel::{Arena, Entry, Plan, Probe, Report, Session, Source};
+use nyx_swap::kernel::{Arena, Entry, Plan, Probe, Reads, Report, Session, Source};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
@@ -68,6 +68,12 @@ pub(super) struct Args {
     /// Where swap is full it is killed either way.
     #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = ["wait", "kill"])]
     oom: String,
+    /// Who reads ahead what is on swap: `on` has a thread beside the reclaimer hear of the
+    /// program's faults (perf events) and ask for what comes next before it is wanted, in larger
+    /// pieces than the kernel does; `off` leaves it to the kernel. `auto` is `off` on zram, where
+    /// to read takes a CPU, with --pool off and with --engine uffd, which reads ahead by itself.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    read_ahead: ReadAhead,
     /// Do not measure how long swapped pages take to come back, by a small process beside the
     /// program.
     #[arg(long)]
@@ -92,6 +98,25 @@ enum Engine {
     Uffd,
 }
 
+/// `--read-ahead`.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "lower")]
+enum ReadAhead {
+    Auto,
+    On,
+    Off,
+}
+
+impl From<ReadAhead> for Reads {
+    fn from(when: ReadAhead) -> Reads {
+        match when {
+            ReadAhead::Auto => Reads::Auto,
+            ReadAhead::On => Reads::Ahead,
+            ReadAhead::Off => Reads::Kernel,
+        }
+    }
+}
+
 /// Where pages go that have no better place: not to memory, as in `/tmp` they may.
 const PAGES: &str = "/var/tmp";
 /// A page on swap is touched so often.
@@ -112,6 +137,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         area_size: args.terms.device_size,
         rule: args.terms.pool.unwrap_or(rule),
         oom_waits: args.oom == "wait",
+        reads: args.read_ahead.into(),
         cpu: args.terms.cpu,
         probe: (!args.no_probe).then(prober).transpose()?,
         enter: match args.end_with_launcher {

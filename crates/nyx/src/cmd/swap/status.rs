@@ -110,7 +110,7 @@ type Metric = (
 );
 
 /// Seconds and bytes, as Prometheus has them.
-const METRICS: [Metric; 17] = [
+const METRICS: [Metric; 21] = [
     ("resident_bytes", "gauge", "Bytes in memory.", |line| {
         Some(line.used_bytes as f64)
     }),
@@ -161,6 +161,30 @@ const METRICS: [Metric; 17] = [
         "counter",
         "CPU time of the reclaimer.",
         |line| Some(line.figures?.reclaimer_cpu_ns as f64 / 1e9),
+    ),
+    (
+        "read_ahead_pages_total",
+        "counter",
+        "Pages that were read ahead beside what the kernel reads ahead.",
+        |line| Some(line.figures?.read_ahead?.pages as f64),
+    ),
+    (
+        "read_ahead_used_pages_total",
+        "counter",
+        "Of those that the program has passed since, pages that it used.",
+        |line| Some(line.figures?.read_ahead?.used_pages as f64),
+    ),
+    (
+        "read_ahead_unused_pages_total",
+        "counter",
+        "Of those that the program has passed since, pages that it did not use.",
+        |line| Some(line.figures?.read_ahead?.unused_pages as f64),
+    ),
+    (
+        "read_ahead_cpu_seconds_total",
+        "counter",
+        "CPU time of who reads ahead.",
+        |line| Some(line.figures?.read_ahead?.cpu_ns as f64 / 1e9),
     ),
     (
         "launcher_up",
@@ -325,16 +349,22 @@ fn table(lines: &[Line]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nyx_swap::kernel::ProbeReport;
+    use nyx_swap::kernel::{ProbeReport, ReadAhead};
 
-    #[test]
-    fn metrics_are_text_that_prometheus_reads() {
+    /// Of a program of which all is known but its stalls.
+    fn line() -> Line {
         let touches = ProbeReport {
             samples: 200,
             p50_ns: 4_000,
             p99_ns: 250_000,
         };
-        let line = Line {
+        let read_ahead = ReadAhead {
+            pages: 31,
+            used_pages: 32,
+            unused_pages: 33,
+            cpu_ns: 750_000_000,
+        };
+        Line {
             program: Some(7),
             launcher: 6,
             launcher_runs: true,
@@ -351,6 +381,7 @@ mod tests {
                 reclaimed_bytes: 8192,
                 reclaimer_cpu_ns: 1_500_000_000,
                 touches: Some(touches),
+                read_ahead: Some(read_ahead),
             }),
             arena: Some(ArenaFigures {
                 major_faults: 21,
@@ -363,15 +394,23 @@ mod tests {
                 ..ArenaFigures::default()
             }),
             command: vec!["a\"b\\c\nd".to_owned()],
-        };
+        }
+    }
+
+    #[test]
+    fn metrics_are_text_that_prometheus_reads() {
         let labels = r#"pid="7",launcher="6",program="a\"b\\c\nd""#;
-        let text = metrics(&[line]);
+        let text = metrics(&[line()]);
         for expected in [
             format!("nyx_swap_resident_bytes{{{labels}}} 4096\n"),
             format!("nyx_swap_limit_bytes{{{labels}}} 1048576\n"),
             format!("nyx_swap_faults_total{{{labels}}} 12\n"),
             format!("nyx_swap_inline_reclaims_total{{{labels}}} 2\n"),
             format!("nyx_swap_reclaimer_cpu_seconds_total{{{labels}}} 1.5\n"),
+            format!("nyx_swap_read_ahead_pages_total{{{labels}}} 31\n"),
+            format!("nyx_swap_read_ahead_used_pages_total{{{labels}}} 32\n"),
+            format!("nyx_swap_read_ahead_unused_pages_total{{{labels}}} 33\n"),
+            format!("nyx_swap_read_ahead_cpu_seconds_total{{{labels}}} 0.75\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.5\"}} 0.000004\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.99\"}} 0.00025\n"),
             format!("nyx_swap_arena_major_faults_total{{{labels}}} 21\n"),

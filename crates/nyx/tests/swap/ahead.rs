@@ -1,0 +1,110 @@
+//! What is read ahead of a program that is not changed, by who hears of its faults.
+
+use super::*;
+
+const PAGE_BYTES: usize = 4096;
+/// So much is scanned, in less than half as much memory.
+const SCANNED_BYTES: usize = 56 << 20;
+const MEMORY: &str = "24M";
+const SCANS: usize = 3;
+
+/// Runs the scan below with such a `--read-ahead`; its report, and that it was right.
+fn scan(rig: &Rig, read_ahead: &str) -> serde_json::Value {
+    let own = std::env::current_exe().unwrap();
+    let program = [
+        own.to_str().unwrap(),
+        "--exact",
+        "ahead::scans_its_memory",
+        "--ignored",
+        "--nocapture",
+    ];
+    let flags = [
+        "--read-ahead",
+        read_ahead,
+        "--no-probe",
+        "--report",
+        "report.json",
+    ];
+    let output = rig.run(MEMORY, &flags, &program).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("right"),
+        "{}",
+        text(&output.stdout)
+    );
+    rig.report("report.json")
+}
+
+#[test]
+fn a_scan_finds_what_it_wants_read_and_is_right() {
+    let test = "a_scan_finds_what_it_wants_read";
+    let Some(rig) = rig(test) else {
+        return;
+    };
+    let alone = scan(&rig, "off");
+    assert!(alone["read_ahead"].is_null(), "{alone:#}");
+    let ahead = scan(&rig, "on");
+    if let Some(why) = ahead["read_ahead_refused"].as_str() {
+        assert!(why.contains("perf"), "{why}");
+        eprintln!("skipped {test}: {why}");
+        return;
+    }
+    let number = |report: &serde_json::Value, key: &str| report[key].as_u64().unwrap();
+    let read = &ahead["read_ahead"];
+    let pages = SCANNED_BYTES / PAGE_BYTES;
+    assert!(number(read, "pages") > pages as u64, "{ahead:#}");
+    let (used, unused) = (number(read, "used_pages"), number(read, "unused_pages"));
+    assert!(used > 4 * unused, "{ahead:#}");
+    // Elsewhere each read brings eight pages; on zram one.
+    let (with, without) = (
+        number(&ahead, "major_faults"),
+        number(&alone, "major_faults"),
+    );
+    assert!(
+        with * 3 < without * 2,
+        "{with} faults with a read, and {without}"
+    );
+}
+
+#[test]
+fn on_zram_and_without_a_reclaimer_nobody_hears_of_faults_unless_told_to() {
+    let test = "on_zram_and_without_a_reclaimer";
+    let Some(rig) = rig(test) else {
+        return;
+    };
+    let reads = |flags: &[&str]| {
+        let report = ["--no-probe", "--report", "report.json"];
+        let flags: Vec<&str> = flags.iter().chain(&report).copied().collect();
+        let output = rig.run("64M", &flags, &["true"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report = rig.report("report.json");
+        !report["read_ahead"].is_null() || !report["read_ahead_refused"].is_null()
+    };
+    assert_eq!(reads(&[]), rig.device != "zram");
+    assert!(reads(&["--read-ahead", "on"]));
+    assert!(!reads(&["--read-ahead", "off"]));
+    assert!(!reads(&["--pool", "off"]));
+}
+
+/// Not a test of its own: what the first one runs.
+#[test]
+#[ignore = "what a_scan_finds_what_it_wants_read_and_is_right runs"]
+fn scans_its_memory() {
+    let mut bytes = vec![0u8; SCANNED_BYTES];
+    let value = |page: usize| {
+        (page as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .to_le_bytes()
+    };
+    let mut rng = fastrand::Rng::with_seed(6);
+    for (number, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        rng.fill(page);
+        page[..8].copy_from_slice(&value(number));
+    }
+    for _ in 0..SCANS {
+        for (number, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+            assert_eq!(page[..8], value(number), "page {number}");
+        }
+    }
+    println!("\nright");
+}

@@ -1,0 +1,486 @@
+//! Reads ahead for the programs of a group, from a thread beside the reclaimer: what
+//! [`nyx_policy::paging::readahead`] wants of what [`Faults`] hears is asked for by
+//! `process_madvise` (`MADV_WILLNEED`), which begins to read it into the kernel's swap cache, in
+//! pieces as large as it lies on the device. Who wants a page of those then has it within a
+//! microsecond.
+//!
+//! What it never does: change what a program sees; take memory that is not free ahead of the
+//! group's limit, which would have somebody reclaim in the middle of it.
+//!
+//! *Thread safety*: one thread, which stops when it is told to or dropped.
+
+use super::faults::Faults;
+use super::group::{Group, UNLIMITED};
+use super::reclaimer::settle_down;
+use crate::error::{SwapError, Trying};
+use nyx_base::{Instant, Nanos};
+use nyx_policy::paging::readahead::{self, Memory, Next, SPAN_PAGES_MAX, Span};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+const PAGE_BYTES: u64 = 4096;
+/// What is read ahead takes this part of the limit at most: one in so many.
+const LIMIT_ONE_IN: u64 = 16;
+/// Processes whose memory is at hand.
+const PROCESSES: usize = 64;
+/// Bits of an entry of `/proc/PID/pagemap`.
+const MAPPED: u64 = 1 << 63;
+const ON_SWAP: u64 = 1 << 62;
+
+/// What reading ahead did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ReadAhead {
+    /// Pages that were asked for.
+    pub pages: u64,
+    /// Of those that the program has passed since, how many it used.
+    pub used_pages: u64,
+    /// And how many it did not.
+    pub unused_pages: u64,
+    /// CPU time that it took.
+    pub cpu_ns: u64,
+}
+
+/// What the thread shares with its owner.
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    pages: AtomicU64,
+    used: AtomicU64,
+    unused: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Begins to read ahead in `group` for programs whose `faults` are heard of. So much memory is
+    /// left free, and `reclaimer` is woken where there is less; on that CPU, where it is one.
+    pub(super) fn start(
+        faults: Faults,
+        group: Arc<Group>,
+        spare_bytes: u64,
+        reclaimer: Thread,
+        cpu: Option<usize>,
+    ) -> Result<Reader, SwapError> {
+        let shared = Arc::new(Shared::default());
+        let mut work = Work {
+            faults,
+            policy: readahead::Readahead::new(0),
+            programs: Programs {
+                group,
+                spare_bytes,
+                reclaimer,
+                room_bytes: 0,
+                limit_bytes: 0,
+                open: Vec::with_capacity(PROCESSES),
+                pending: None,
+                refused: None,
+            },
+            shared: Arc::clone(&shared),
+            clock: std::time::Instant::now(),
+        };
+        let thread = thread::Builder::new().name("nyx-readahead".to_owned());
+        let thread = thread.spawn(move || {
+            settle_down(cpu);
+            work.run();
+        });
+        Ok(Reader {
+            shared,
+            thread: Some(thread.trying("start", Path::new("a thread"))?),
+        })
+    }
+
+    /// What it did until now.
+    pub(super) fn done(&self) -> ReadAhead {
+        ReadAhead {
+            pages: self.shared.pages.load(Relaxed),
+            used_pages: self.shared.used.load(Relaxed),
+            unused_pages: self.shared.unused.load(Relaxed),
+            cpu_ns: self.shared.cpu_ns.load(Relaxed),
+        }
+    }
+
+    /// Ends it; what it did.
+    pub(super) fn stop(mut self) -> ReadAhead {
+        self.end();
+        self.done()
+    }
+
+    fn end(&mut self) {
+        self.shared.is_over.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the thread has.
+struct Work {
+    faults: Faults,
+    policy: readahead::Readahead,
+    programs: Programs,
+    shared: Arc<Shared>,
+    clock: std::time::Instant,
+}
+
+impl Work {
+    fn run(&mut self) {
+        while !self.shared.is_over.load(Relaxed) {
+            if let Err(error) = self.turn() {
+                tracing::warn!(%error, "nothing is read ahead any more but by the kernel");
+                return;
+            }
+        }
+    }
+
+    /// One look at what was heard, what follows from it, and the pause until the next.
+    fn turn(&mut self) -> std::io::Result<()> {
+        let now = Instant(self.clock.elapsed().as_nanos() as u64);
+        let policy = &mut self.policy;
+        self.faults.take(|fault| policy.hear(now, fault));
+        self.programs.look();
+        policy.set_budget(self.programs.budget_pages());
+        let next = policy.act(now, &mut self.programs);
+        if let Some(error) = self.programs.refused.take() {
+            return Err(error);
+        }
+        self.tell();
+        match next {
+            Next::Look(time) => pause(time),
+            Next::Rest(time) => {
+                self.faults.set_heard(false)?;
+                pause(time);
+                self.faults.set_heard(true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self) {
+        let counts = self.policy.counts();
+        self.shared.pages.store(counts.asked, Relaxed);
+        self.shared.used.store(counts.used, Relaxed);
+        self.shared.unused.store(counts.unused, Relaxed);
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+        self.shared.cpu_ns.store(cpu_ns, Relaxed);
+    }
+}
+
+fn pause(time: Nanos) {
+    thread::park_timeout(Duration::from_nanos(time.0));
+}
+
+/// The group's programs, as far as the kernel lets others see and advise them.
+struct Programs {
+    group: Arc<Group>,
+    spare_bytes: u64,
+    reclaimer: Thread,
+    /// What may be taken before it is looked again.
+    room_bytes: u64,
+    limit_bytes: u64,
+    /// The one that was used last is the last.
+    open: Vec<Program>,
+    /// To be told of at once with what lies beside it.
+    pending: Option<Span>,
+    /// The kernel lets nobody advise, or not this process.
+    refused: Option<std::io::Error>,
+}
+
+struct Program {
+    process: u32,
+    /// None once it has ended.
+    handle: Option<(OwnedFd, File)>,
+}
+
+impl Program {
+    fn open(process: u32) -> Program {
+        let handle = || {
+            let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            let pages = File::open(format!("/proc/{process}/pagemap")).ok()?;
+            Some((pidfd, pages))
+        };
+        Program {
+            process,
+            handle: handle(),
+        }
+    }
+}
+
+impl Programs {
+    /// Looks how much is free.
+    fn look(&mut self) {
+        // A group that cannot be read has no room.
+        // Version 1 is reclaimed by a lower limit for a moment.
+        let own = self.group.last_set();
+        let limit = own.unwrap_or_else(|| self.group.shown_limit());
+        self.limit_bytes = if limit < UNLIMITED { limit } else { 0 };
+        let used = self.group.used().unwrap_or(u64::MAX);
+        let free = self.limit_bytes.saturating_sub(used);
+        self.room_bytes = free.saturating_sub(self.spare_bytes);
+    }
+
+    fn budget_pages(&self) -> u32 {
+        let pages = self.limit_bytes / LIMIT_ONE_IN / PAGE_BYTES;
+        u32::try_from(pages).unwrap_or(u32::MAX)
+    }
+
+    fn of(&mut self, process: u32) -> &mut Program {
+        match self.open.iter().position(|one| one.process == process) {
+            Some(place) => {
+                let last = self.open.len() - 1;
+                self.open.swap(place, last);
+            }
+            None => {
+                if self.open.len() == PROCESSES {
+                    self.open.remove(0);
+                }
+                self.open.push(Program::open(process));
+            }
+        }
+        self.open.last_mut().expect("it was just put there")
+    }
+
+    /// Begins to read; of this many pages.
+    fn advise(&mut self, span: Span) {
+        let program = self.of(span.process);
+        let Some((pidfd, _)) = &program.handle else {
+            return;
+        };
+        let (at, bytes) = (span.first * PAGE_BYTES, u64::from(span.pages) * PAGE_BYTES);
+        match will_need(pidfd, at, bytes) {
+            // It has ended.
+            Err(Errno::SRCH) => program.handle = None,
+            Err(error @ (Errno::PERM | Errno::NOSYS)) => {
+                self.refused = Some(error.into());
+            }
+            // A hole in its memory, and others that are no harm.
+            Err(_) | Ok(()) => {}
+        }
+    }
+
+    /// Which pages of a span have that bit.
+    fn which(&mut self, span: Span, bit: u64) -> u64 {
+        let Some((_, pages)) = &self.of(span.process).handle else {
+            return 0;
+        };
+        let mut bytes = [0; SPAN_PAGES_MAX as usize * 8];
+        let bytes = &mut bytes[..span.pages as usize * 8];
+        let Ok(read) = pages.read_at(bytes, span.first * 8) else {
+            return 0;
+        };
+        let entries = bytes[..read].chunks_exact(8).enumerate();
+        let has = entries.filter(|(_, entry)| {
+            let entry = u64::from_le_bytes((*entry).try_into().expect("they are eight"));
+            entry & bit != 0
+        });
+        has.fold(0, |all, (page, _)| all | 1 << page)
+    }
+}
+
+impl Memory for Programs {
+    fn on_device(&mut self, span: Span) -> u64 {
+        self.which(span, ON_SWAP)
+    }
+
+    fn mapped(&mut self, span: Span) -> u64 {
+        self.which(span, MAPPED)
+    }
+
+    fn will_need(&mut self, span: Span) -> bool {
+        let bytes = u64::from(span.pages) * PAGE_BYTES;
+        if self.room_bytes < bytes {
+            // What is told is charged, and seen.
+            self.submit();
+            self.look();
+        }
+        if self.room_bytes < bytes {
+            self.reclaimer.unpark();
+            return false;
+        }
+        self.room_bytes -= bytes;
+        self.pending = match self.pending.take() {
+            None => Some(span),
+            Some(other) => beside(other, span).or_else(|| {
+                self.advise(other);
+                Some(span)
+            }),
+        };
+        true
+    }
+
+    fn submit(&mut self) {
+        if let Some(span) = self.pending.take() {
+            self.advise(span);
+        }
+    }
+}
+
+/// Both as one, where they lie side by side; pages between them that are not on swap are no harm.
+fn beside(a: Span, b: Span) -> Option<Span> {
+    let end = |span: Span| span.first + u64::from(span.pages);
+    let (low, high) = if a.first < b.first { (a, b) } else { (b, a) };
+    let between = high.first.checked_sub(end(low))?;
+    let is_one = a.process == b.process && between < u64::from(SPAN_PAGES_MAX);
+    is_one.then(|| Span {
+        pages: (end(high) - low.first) as u32,
+        ..low
+    })
+}
+
+/// Begins to read what another process has on swap of a range of its addresses.
+fn will_need(process: &OwnedFd, at: u64, bytes: u64) -> Result<(), Errno> {
+    let range = libc::iovec {
+        iov_base: at as *mut _,
+        iov_len: bytes as usize,
+    };
+    // SAFETY: the call reads one range, which is there; what that names is another process's, and
+    // this advice changes nothing that it could see.
+    let advised = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            process.as_raw_fd(),
+            &raw const range,
+            1,
+            libc::MADV_WILLNEED,
+            0,
+        )
+    };
+    match advised {
+        0.. => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn span(process: u32, first: u64, pages: u32) -> Span {
+        Span {
+            process,
+            first,
+            pages,
+        }
+    }
+
+    #[test]
+    fn spans_side_by_side_are_one_request_and_others_are_not() {
+        let one = span(1, 100, 64);
+        assert_eq!(beside(one, span(1, 164, 8)), Some(span(1, 100, 72)));
+        assert_eq!(beside(one, span(1, 60, 40)), Some(span(1, 60, 104)));
+        assert_eq!(beside(one, span(1, 170, 8)), Some(span(1, 100, 78)));
+        assert_eq!(beside(one, span(1, 300, 8)), None);
+        assert_eq!(beside(one, span(2, 164, 8)), None);
+        assert_eq!(beside(one, span(1, 120, 8)), None, "they overlap");
+    }
+
+    /// A group of plain files, with so much used of a MiB.
+    fn programs(dir: &Path, used: u64) -> Programs {
+        fs::write(dir.join("memory.usage_in_bytes"), used.to_string()).unwrap();
+        fs::write(dir.join("memory.limit_in_bytes"), (1 << 20).to_string()).unwrap();
+        Programs {
+            group: Arc::new(Group::at(dir.to_owned()).unwrap()),
+            spare_bytes: 256 << 10,
+            reclaimer: thread::current(),
+            room_bytes: 0,
+            limit_bytes: 0,
+            open: Vec::new(),
+            pending: None,
+            refused: None,
+        }
+    }
+
+    #[test]
+    fn what_a_process_has_mapped_is_seen_and_of_one_that_is_gone_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut programs = programs(dir.path(), 0);
+        let own = std::process::id();
+        let bytes = vec![1u8; 20 * PAGE_BYTES as usize];
+        let first = (bytes.as_ptr() as u64).div_ceil(PAGE_BYTES);
+        let touched = span(own, first, 16);
+        assert_eq!(programs.mapped(touched), 0xffff);
+        assert_eq!(programs.on_device(touched), 0);
+        // The address space has no such pages.
+        assert_eq!(programs.mapped(span(own, 1 << 51, 16)), 0);
+        // Nobody has that number: it is above what the kernel gives.
+        let nobody = span(u32::MAX, first, 16);
+        assert_eq!(
+            (programs.mapped(nobody), programs.on_device(nobody)),
+            (0, 0)
+        );
+        assert!(programs.will_need(nobody));
+        programs.submit();
+        assert!(programs.refused.is_none());
+    }
+
+    #[test]
+    fn nothing_is_read_without_room_and_the_reclaimer_is_woken() {
+        let dir = tempfile::tempdir().unwrap();
+        let pages = span(std::process::id(), 0, 64);
+        let mut full = programs(dir.path(), (1 << 20) - (400 << 10));
+        assert!(!full.will_need(pages), "144 KiB are to spare");
+        assert!(full.pending.is_none());
+        // It was woken: this returns at once, or the test hangs.
+        thread::park();
+        let mut free = programs(dir.path(), (1 << 20) - (800 << 10));
+        assert!(free.will_need(pages) && free.will_need(pages));
+        assert!(free.pending.is_some());
+        fs::write(
+            dir.path().join("memory.usage_in_bytes"),
+            (900 << 10).to_string(),
+        )
+        .unwrap();
+        assert!(!free.will_need(pages), "two of 256 KiB were to spare");
+        assert!(
+            free.pending.is_none(),
+            "they are told before it is looked again"
+        );
+        assert_eq!(free.budget_pages(), 16);
+        // A group without a limit has no use for it.
+        fs::write(
+            dir.path().join("memory.limit_in_bytes"),
+            UNLIMITED.to_string(),
+        )
+        .unwrap();
+        free.look();
+        assert_eq!((free.budget_pages(), free.room_bytes), (0, 0));
+    }
+
+    #[test]
+    fn many_processes_are_held_at_once_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut programs = programs(dir.path(), 0);
+        let own = std::process::id();
+        for other in 0..3 * PROCESSES as u32 {
+            programs.mapped(span(u32::MAX - other, 0, 1));
+            programs.mapped(span(own, 0, 1));
+        }
+        assert_eq!(programs.open.len(), PROCESSES);
+        assert!(programs.open.iter().any(|one| one.process == own));
+    }
+}
