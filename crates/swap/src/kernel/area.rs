@@ -113,7 +113,7 @@ impl Area {
                         uuid: uuid(path).trying("read the header of", path)?,
                         file: None,
                         zram: None,
-                        rotation: rotation_of(path, is_believed),
+                        rotation: Rotation::of(path, is_believed),
                     });
                     record.save()?;
                 } else {
@@ -126,7 +126,7 @@ impl Area {
                         uuid,
                         file: Some(own.trying("look at", path)?),
                         zram: None,
-                        rotation: rotation_of(path, is_believed),
+                        rotation: Rotation::of(path, is_believed),
                     });
                     record.save()?;
                     fill(path, size, uuid)?;
@@ -184,15 +184,6 @@ impl Area {
         let entries = table::entries().unwrap_or_default();
         let free = entries.iter().map(|entry| entry.size - entry.used);
         free.sum()
-    }
-}
-
-/// What is said of an area's disk when it is turned on and off.
-fn rotation_of(path: &Path, is_believed: bool) -> Option<Rotation> {
-    let rotation = Rotation::of(path);
-    match is_believed {
-        true => rotation,
-        false => rotation.map(Rotation::doubted),
     }
 }
 

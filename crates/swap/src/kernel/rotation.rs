@@ -14,8 +14,9 @@
 //!
 //! What it never does: doubt a disk that was asked whether it rotates (SCSI, SATA).
 //!
-//! *Thread safety*: the word is the machine's. Whoever turns an area on such a disk on or off holds
-//! a lock on its attribute meanwhile, whatever registry he has.
+//! *Thread safety*: the word is the machine's. Whoever turns an area on such a disk on or off, or
+//! reads its word for that, holds a lock on its attribute meanwhile, whatever registry he has; for
+//! [`PATIENCE`] at most, since anybody may lock what he may read.
 
 use crate::error::{SwapError, Trying};
 use rustix::fs::{FlockOperation, flock};
@@ -23,63 +24,63 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Drivers that say it of any disk: KVM's and Xen's.
 const DRIVERS: [&str; 2] = ["virtio_blk", "vbd"];
 /// Disks by their numbers.
 const DISKS: &str = "/sys/dev/block";
-const ROTATES: &str = "1";
-const ROTATES_NOT: &str = "0";
+/// For so long a lock is waited for; then it goes on without one.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What such a disk says while an area on it is turned on, and off again.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Rotation {
     /// The attribute that has it.
     attribute: PathBuf,
-    /// Whether it says that it does not rotate.
+    /// What it says then.
+    rotates: bool,
+    /// Whether it says another thing at other times.
     is_denied: bool,
 }
 
 impl Rotation {
     /// That of the disk on which a file lies, or which is that device; none where it is nothing to
-    /// doubt. It is believed until [`Self::doubted`].
-    pub(super) fn of(path: &Path) -> Option<Rotation> {
+    /// doubt. What the disk says of itself `is_believed`, or denied where it may be.
+    pub(super) fn of(path: &Path, is_believed: bool) -> Option<Rotation> {
         let data = fs::metadata(path).ok()?;
         let number = match data.file_type().is_block_device() {
             true => data.rdev(),
             false => data.dev(),
         };
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        Rotation::of_disk(&Path::new(DISKS).join(format!("{major}:{minor}")))
+        let disk = Path::new(DISKS).join(format!("{major}:{minor}"));
+        Rotation::of_disk(&disk, is_believed)
     }
 
     /// The same, of a disk or a part of one.
-    fn of_disk(disk: &Path) -> Option<Rotation> {
+    fn of_disk(disk: &Path, is_believed: bool) -> Option<Rotation> {
         let disk = fs::canonicalize(disk).ok()?;
         let whole = match disk.join("partition").exists() {
             true => disk.parent()?,
             false => &disk,
         };
         let driver = fs::canonicalize(whole.join("device/driver")).ok()?;
-        let is_virtual = DRIVERS.iter().any(|name| driver.ends_with(name));
         let attribute = whole.join("queue/rotational");
-        let says = fs::read_to_string(&attribute).ok()?;
-        (is_virtual && says.trim() == ROTATES).then_some(Rotation {
+        if !DRIVERS.iter().any(|name| driver.ends_with(name)) {
+            return None;
+        }
+        // Somebody else may just have it say otherwise.
+        let _lock = lock(&attribute);
+        let rotates = says(&attribute)?;
+        let is_denied = rotates && !is_believed && can_be_changed(&attribute);
+        Some(Rotation {
             attribute,
-            is_denied: false,
+            rotates: rotates && !is_denied,
+            is_denied,
         })
-    }
-
-    /// The same, denied; believed still where that may not be said here.
-    pub(super) fn doubted(self) -> Rotation {
-        let file = File::options().write(true).open(&self.attribute);
-        if let Err(error) = &file {
-            tracing::info!(%error, "the kernel believes that the disk rotates");
-        }
-        Rotation {
-            is_denied: file.is_ok(),
-            ..self
-        }
     }
 
     /// Whether it is denied.
@@ -93,39 +94,63 @@ impl Rotation {
         &self,
         act: impl FnOnce() -> Result<T, SwapError>,
     ) -> Result<T, SwapError> {
-        let _lock = self.lock();
-        if self.is_denied
-            && let Err(error) = fs::write(&self.attribute, ROTATES_NOT)
-        {
+        let _lock = lock(&self.attribute);
+        // Where somebody was killed in the middle of this it says it still.
+        let before = self.is_denied || says(&self.attribute).unwrap_or(self.rotates);
+        if let Err(error) = self.say(self.rotates) {
             tracing::warn!(%error, "the kernel may read ahead otherwise from now on");
         }
         let done = act();
-        let said = self.say();
+        let said = self.say(before);
         done.and_then(|done| said.map(|()| done))
     }
 
     /// It says what it said before, where somebody was killed meanwhile.
     pub(super) fn restore(&self) -> Result<(), SwapError> {
-        let _lock = self.lock();
-        self.say()
-    }
-
-    fn say(&self) -> Result<(), SwapError> {
         if !self.is_denied {
             return Ok(());
         }
-        match fs::write(&self.attribute, ROTATES) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.trying("restore", &self.attribute),
-        }
+        let _lock = lock(&self.attribute);
+        self.say(true)
     }
 
-    /// Held until it is dropped; none where that cannot be.
-    fn lock(&self) -> Option<File> {
-        let file = File::open(&self.attribute).ok()?;
-        flock(&file, FlockOperation::LockExclusive).ok()?;
-        Some(file)
+    /// Of a disk that is gone nothing is to be said.
+    fn say(&self, rotates: bool) -> Result<(), SwapError> {
+        if says(&self.attribute) == Some(rotates) {
+            return Ok(());
+        }
+        let word = if rotates { "1" } else { "0" };
+        match fs::write(&self.attribute, word) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.trying("change for a moment", &self.attribute),
+        }
     }
+}
+
+/// Whether the disk says that it rotates; none where it says nothing.
+fn says(attribute: &Path) -> Option<bool> {
+    let word = fs::read_to_string(attribute).ok()?;
+    Some(word.trim() != "0")
+}
+
+fn can_be_changed(attribute: &Path) -> bool {
+    let file = File::options().write(true).open(attribute);
+    file.inspect_err(|error| tracing::info!(%error, "the kernel believes that the disk rotates"))
+        .is_ok()
+}
+
+/// Held until it is dropped; none where that cannot be, or takes too long.
+fn lock(attribute: &Path) -> Option<File> {
+    let file = File::open(attribute).ok()?;
+    let begin = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begin.elapsed() > PATIENCE {
+            tracing::warn!(?attribute, "somebody else has it locked");
+            return None;
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
+    Some(file)
 }
 
 #[cfg(test)]
@@ -149,19 +174,22 @@ mod tests {
     #[test]
     fn only_a_virtual_disk_that_says_that_it_rotates_is_doubted() {
         for (driver, says, is_doubted) in [
-            ("virtio_blk", "1\n", true),
-            ("vbd", "1\n", true),
-            ("virtio_blk", "0\n", false),
-            ("sd", "1\n", false),
+            ("virtio_blk", "1\n", Some(true)),
+            ("vbd", "1\n", Some(true)),
+            ("virtio_blk", "0\n", Some(false)),
+            ("sd", "1\n", None),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let (disk, part) = disk(dir.path(), driver, says);
             for path in [disk, part] {
-                let found = Rotation::of_disk(&path);
-                assert_eq!(found.is_some(), is_doubted, "{driver} says {says:?}");
+                let found = Rotation::of_disk(&path, false);
+                let found = found.map(|rotation| rotation.is_denied());
+                assert_eq!(found, is_doubted, "{driver} says {says:?}");
+                let believed = Rotation::of_disk(&path, true);
+                assert!(believed.is_none_or(|rotation| !rotation.is_denied()));
             }
         }
-        let nothing = Rotation::of_disk(Path::new("/sys/dev/block/none"));
+        let nothing = Rotation::of_disk(Path::new("/sys/dev/block/none"), false);
         assert_eq!(nothing, None);
     }
 
@@ -169,24 +197,40 @@ mod tests {
     fn its_word_is_another_for_a_moment_and_nobody_elses_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, _) = disk(dir.path(), "virtio_blk", "1\n");
-        let says = || {
-            let text = fs::read_to_string(disk.join("queue/rotational")).unwrap();
-            text.trim().to_owned()
+        let word = disk.join("queue/rotational");
+        let is_locked = || {
+            let file = File::open(&word).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
         };
-        let believed = Rotation::of_disk(&disk).unwrap();
-        let doubted = believed.clone().doubted();
-        for (rotation, meanwhile) in [(&doubted, ROTATES_NOT), (&believed, ROTATES)] {
-            let locked = || {
-                let file = File::open(disk.join("queue/rotational")).unwrap();
-                flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
-            };
-            let seen = rotation.during(|| Ok((says(), locked()))).unwrap();
-            assert_eq!(seen, (meanwhile.to_owned(), true));
-            assert_eq!((says().as_str(), locked()), (ROTATES, false));
-        }
+        let seen = |rotation: &Rotation| {
+            let act = || Ok((says(&word), is_locked()));
+            rotation.during(act).unwrap()
+        };
+        let doubted = Rotation::of_disk(&disk, false).unwrap();
+        let believed = Rotation::of_disk(&disk, true).unwrap();
+        assert_eq!(seen(&doubted), (Some(false), true));
+        assert_eq!((says(&word), is_locked()), (Some(true), false));
+        assert_eq!(seen(&believed), (Some(true), true));
         let failed: Result<(), SwapError> = doubted.during(|| Err(SwapError::NoSwap));
         assert!(failed.is_err());
-        assert_eq!(says(), ROTATES);
+        assert_eq!(says(&word), Some(true));
+
+        // Somebody was killed in the middle, and somebody else believes what he left.
+        fs::write(&word, "0").unwrap();
+        let deceived = Rotation::of_disk(&disk, true).unwrap();
+        assert_eq!(seen(&deceived), (Some(false), true));
+        doubted.restore().unwrap();
+        assert_eq!(says(&word), Some(true));
+        // He hears the same when he turns it off.
+        assert_eq!(seen(&deceived), (Some(false), true));
+        assert_eq!(says(&word), Some(true));
+        // And who believed that it rotates hears that, whatever it says by now.
+        fs::write(&word, "0").unwrap();
+        assert_eq!(seen(&believed), (Some(true), true));
+        assert_eq!(says(&word), Some(false));
+        assert_eq!(seen(&doubted), (Some(false), true));
+        assert_eq!(says(&word), Some(true));
+
         fs::remove_dir_all(&disk).unwrap();
         doubted.restore().unwrap();
     }
