@@ -30,7 +30,7 @@ const WINDOW_PAGES_MOST: u32 = 1024;
 /// Streams beside each other.
 const STREAMS: usize = 32;
 /// Faults of no stream, beside which one may be born.
-const LATELY: usize = 8;
+const LATELY: usize = 32;
 /// So many pages apart: the kernel reads eight by itself.
 const BIRTH_PAGES: u64 = 16;
 /// A stream goes on in a fault that is no further than so many pages behind all that it asked for.
@@ -56,9 +56,10 @@ const PACE: Nanos = Nanos::from_micros(50);
 const STILL: Nanos = Nanos::from_millis(10);
 /// The next look is due when this part of a window was used: one in so many.
 const LOOK_ONE_IN: i64 = 4;
-/// And no sooner or later than this.
+/// And no sooner or later than this; where nothing was heard of, twice as late each time.
 const LOOK_LEAST: Nanos = Nanos::from_micros(100);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
+const LOOK_QUIET: Nanos = Nanos::from_millis(16);
 /// After so many faults with a read while nothing was of use nobody listens for a while.
 const FAULTS_IN_VAIN: u32 = 512;
 /// After that pause so many are enough.
@@ -141,13 +142,17 @@ pub struct Readahead {
     lately: [Option<(u32, u64)>; LATELY],
     births: usize,
     heard: u64,
-    /// Pages that all windows may have together.
+    /// Pages that the windows of streams that went on lately may have together.
     budget_pages: u32,
     /// Faults with a read since what was asked for was of use.
     in_vain: u32,
     pause: Nanos,
     /// How often a stream has to go on before it asks.
     steps: u32,
+    /// Faults that were heard of at the last look, and when the next one is due if there are no
+    /// others.
+    heard_before: u64,
+    quiet: Nanos,
     counts: Counts,
 }
 
@@ -205,7 +210,8 @@ const NO_STREAM: Stream = Stream {
 };
 
 impl Readahead {
-    /// Nothing is known. No more than `budget_pages` are asked for ahead of all streams together.
+    /// Nothing is known. No more than `budget_pages` are asked for ahead of all streams together
+    /// that went on lately; one that has just stopped may have as many ahead of it still.
     pub fn new(budget_pages: u32) -> Readahead {
         Readahead {
             streams: Box::new([NO_STREAM; STREAMS]),
@@ -216,6 +222,8 @@ impl Readahead {
             in_vain: 0,
             pause: PAUSE_FIRST,
             steps: STEPS_FIRST,
+            heard_before: 0,
+            quiet: LOOK_MOST,
             counts: Counts::default(),
         }
     }
@@ -255,7 +263,7 @@ impl Readahead {
                 continue;
             }
             stream.has_gone_on = false;
-            let (used, unused) = stream.judge(window_most, memory);
+            let (used, unused) = stream.judge(memory);
             self.counts.used += used;
             self.counts.unused += unused;
             if stream.process.is_none() {
@@ -264,11 +272,13 @@ impl Readahead {
                 self.steps = STEPS_FIRST;
                 (self.in_vain, self.pause) = (0, PAUSE_FIRST);
             }
-            let (asked, is_room) = stream.ask(memory);
+            let (asked, is_room) = stream.ask(window_most, memory);
             memory.submit();
             self.counts.asked += asked;
-            stream.has_gone_on |= !is_room;
-            is_blocked |= !is_room;
+            // One whose program stands still asks again once that goes on.
+            let is_waiting = !is_room && now.since(stream.paced.0) < STILL;
+            stream.has_gone_on |= is_waiting;
+            is_blocked |= is_waiting;
         }
         self.next(now, is_blocked)
     }
@@ -283,9 +293,15 @@ impl Readahead {
         if is_blocked {
             return Next::Look(LOOK_LEAST);
         }
+        let is_quiet = self.heard == self.heard_before;
+        self.heard_before = self.heard;
+        self.quiet = match is_quiet {
+            true => Nanos(self.quiet.0 * 2).min(LOOK_QUIET),
+            false => LOOK_MOST,
+        };
         let moving = self.streams.iter().filter(|stream| stream.moves(now));
-        let due = moving.map(Stream::due).min().unwrap_or(LOOK_MOST);
-        Next::Look(due.clamp(LOOK_LEAST, LOOK_MOST))
+        let due = moving.map(|stream| stream.due().clamp(LOOK_LEAST, LOOK_MOST));
+        Next::Look(due.min().unwrap_or(self.quiet))
     }
 
     /// The stream that goes on with a fault: of several the one that is nearest.
@@ -382,12 +398,14 @@ impl Stream {
 
     /// Asks for what is not asked for yet of its window, once that is worth it; how many pages, and
     /// whether there was room for all of them.
-    fn ask(&mut self, memory: &mut impl Memory) -> (u64, bool) {
+    fn ask(&mut self, window_most: u32, memory: &mut impl Memory) -> (u64, bool) {
         let mut asked = 0;
         self.edge = self.edge.max(self.at + 1);
-        let end = self.at + 1 + i64::from(self.window);
-        let least = i64::from(self.window) / ASK_ONE_IN;
-        if self.process.is_none() || end - self.edge < least {
+        let window = self.window.min(window_most);
+        let end = self.at + 1 + i64::from(window);
+        let least = i64::from(window) / ASK_ONE_IN;
+        let is_none = self.process.is_none() || window < WINDOW_PAGES_LEAST;
+        if is_none || end - self.edge < least {
             return (asked, true);
         }
         while self.edge < end {
@@ -420,7 +438,7 @@ impl Stream {
 
     /// Looks at what is behind it, and has its window follow from that, or ends; how many pages
     /// were used, and how many were not.
-    fn judge(&mut self, window_most: u32, memory: &mut impl Memory) -> (u64, u64) {
+    fn judge(&mut self, memory: &mut impl Memory) -> (u64, u64) {
         let (mut used, mut asked) = (0, 0);
         while self.looked_at < self.asks {
             let one = self.asked[self.looked_at as usize % ASKED];
@@ -441,16 +459,17 @@ impl Stream {
         } else if asked > 0 {
             self.window *= 2;
         }
-        self.window = self.window.min(window_most);
+        self.window = self.window.min(WINDOW_PAGES_MOST);
         if self.window < WINDOW_PAGES_LEAST {
             self.process = None;
         }
         (used, asked - used)
     }
 
+    /// Whether something is ahead of it that is being used up.
     fn moves(&self, now: Instant) -> bool {
-        let is_there = self.process.is_some() && self.steps >= STEPS_FIRST;
-        is_there && now.since(self.paced.0) < STILL
+        let is_ahead = self.asks > 0 || self.edge > self.at + 1;
+        self.process.is_some() && is_ahead && now.since(self.paced.0) < STILL
     }
 
     /// When a part of what is ahead will have been used; at once where its pace is not known.

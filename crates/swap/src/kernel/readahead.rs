@@ -4,8 +4,10 @@
 //! pieces as large as it lies on the device. Who wants a page of those then has it within a
 //! microsecond.
 //!
-//! What it never does: change what a program sees; take memory that is not free ahead of the
-//! group's limit, which would have somebody reclaim in the middle of it.
+//! What it never does: change what a program sees; ask for more than is free ahead of the group's
+//! limit when it looks. (With control groups of version 1 the limit is lower for the moments of a
+//! reclaim: what is asked for just then is reclaimed for by this thread. Waiting for those to be
+//! over left twice as many faults with a read.)
 //!
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
@@ -19,19 +21,29 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 const PAGE_BYTES: u64 = 4096;
 /// What is read ahead takes this part of the limit at most: one in so many.
 const LIMIT_ONE_IN: u64 = 16;
+/// And so much is left free at most: half of what the pool has at least.
+const SPARE_ONE_IN: u64 = 32;
+/// Pages that are told of at once: the program can change no mapping meanwhile.
+const REQUEST_PAGES_MOST: u64 = 256;
 /// Processes whose memory is at hand.
 const PROCESSES: usize = 64;
+/// One of which nothing is seen is looked for again after this time: it may have executed another
+/// program.
+const AGAIN: Duration = Duration::from_millis(10);
+/// Nobody listens for at least so many times as long as it takes to say so to all threads.
+const REST_TIMES: u32 = 20;
 /// Bits of an entry of `/proc/PID/pagemap`.
 const MAPPED: u64 = 1 << 63;
 const ON_SWAP: u64 = 1 << 62;
@@ -57,6 +69,8 @@ struct Shared {
     used: AtomicU64,
     unused: AtomicU64,
     cpu_ns: AtomicU64,
+    /// Why nothing is read ahead any more.
+    refused: OnceLock<String>,
 }
 
 /// See the module.
@@ -68,7 +82,8 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Begins to read ahead in `group` for programs whose `faults` are heard of. So much memory is
-    /// left free, and `reclaimer` is woken where there is less; on that CPU, where it is one.
+    /// left free, or less where that is much of the limit, and `reclaimer` is woken where there is
+    /// none; on that CPU, where it is one.
     pub(super) fn start(
         faults: Faults,
         group: Arc<Group>,
@@ -87,6 +102,8 @@ impl Reader {
                 room_bytes: 0,
                 limit_bytes: 0,
                 open: Vec::with_capacity(PROCESSES),
+                is_woken: false,
+                is_known: false,
                 pending: None,
                 refused: None,
             },
@@ -104,18 +121,21 @@ impl Reader {
         })
     }
 
-    /// What it did until now.
-    pub(super) fn done(&self) -> ReadAhead {
-        ReadAhead {
+    /// What it did until now, or why it could not go on.
+    pub(super) fn done(&self) -> Result<ReadAhead, String> {
+        if let Some(why) = self.shared.refused.get() {
+            return Err(why.clone());
+        }
+        Ok(ReadAhead {
             pages: self.shared.pages.load(Relaxed),
             used_pages: self.shared.used.load(Relaxed),
             unused_pages: self.shared.unused.load(Relaxed),
             cpu_ns: self.shared.cpu_ns.load(Relaxed),
-        }
+        })
     }
 
-    /// Ends it; what it did.
-    pub(super) fn stop(mut self) -> ReadAhead {
+    /// Ends it; what it did, or why it could not go on.
+    pub(super) fn stop(mut self) -> Result<ReadAhead, String> {
         self.end();
         self.done()
     }
@@ -149,14 +169,14 @@ impl Work {
     fn run(&mut self) {
         while !self.shared.is_over.load(Relaxed) {
             if let Err(error) = self.turn() {
-                tracing::warn!(%error, "nothing is read ahead any more but by the kernel");
+                let _ = self.shared.refused.set(error.to_string());
                 return;
             }
         }
     }
 
     /// One look at what was heard, what follows from it, and the pause until the next.
-    fn turn(&mut self) -> std::io::Result<()> {
+    fn turn(&mut self) -> io::Result<()> {
         let now = Instant(self.clock.elapsed().as_nanos() as u64);
         let policy = &mut self.policy;
         self.faults.take(|fault| policy.hear(now, fault));
@@ -170,8 +190,10 @@ impl Work {
         match next {
             Next::Look(time) => pause(time),
             Next::Rest(time) => {
+                let begin = self.clock.elapsed();
                 self.faults.set_heard(false)?;
-                pause(time);
+                let took = self.clock.elapsed() - begin;
+                pause(time.max(Nanos((took * REST_TIMES).as_nanos() as u64)));
                 self.faults.set_heard(true)?;
             }
         }
@@ -203,16 +225,21 @@ struct Programs {
     limit_bytes: u64,
     /// The one that was used last is the last.
     open: Vec<Program>,
+    /// Whether the reclaimer was woken since there was room.
+    is_woken: bool,
+    /// Whether the kernel has ever taken an advice.
+    is_known: bool,
     /// To be told of at once with what lies beside it.
     pending: Option<Span>,
     /// The kernel lets nobody advise, or not this process.
-    refused: Option<std::io::Error>,
+    refused: Option<io::Error>,
 }
 
 struct Program {
     process: u32,
-    /// None once it has ended.
+    /// None of one that has ended, or is not to be seen or advised.
     handle: Option<(OwnedFd, File)>,
+    opened: std::time::Instant,
 }
 
 impl Program {
@@ -226,7 +253,23 @@ impl Program {
         Program {
             process,
             handle: handle(),
+            opened: std::time::Instant::now(),
         }
+    }
+
+    /// Which pages of a span have that bit; none where nothing of its memory is to be seen.
+    fn which(&self, span: Span, bit: u64) -> Option<u64> {
+        let (_, pages) = self.handle.as_ref()?;
+        let mut bytes = [0; SPAN_PAGES_MAX as usize * 8];
+        let bytes = &mut bytes[..span.pages as usize * 8];
+        let read = pages.read_at(bytes, span.first * 8).ok()?;
+        let entries = bytes[..read].chunks_exact(8).enumerate();
+        let has = entries.filter(|(_, entry)| {
+            let entry = u64::from_le_bytes((*entry).try_into().expect("they are eight"));
+            entry & bit != 0
+        });
+        let which = has.fold(0, |all, (page, _)| all | 1 << page);
+        (read > 0).then_some(which)
     }
 }
 
@@ -240,7 +283,8 @@ impl Programs {
         self.limit_bytes = if limit < UNLIMITED { limit } else { 0 };
         let used = self.group.used().unwrap_or(u64::MAX);
         let free = self.limit_bytes.saturating_sub(used);
-        self.room_bytes = free.saturating_sub(self.spare_bytes);
+        let spare = self.spare_bytes.min(self.limit_bytes / SPARE_ONE_IN);
+        self.room_bytes = free.saturating_sub(spare);
     }
 
     fn budget_pages(&self) -> u32 {
@@ -272,32 +316,37 @@ impl Programs {
         };
         let (at, bytes) = (span.first * PAGE_BYTES, u64::from(span.pages) * PAGE_BYTES);
         match will_need(pidfd, at, bytes) {
-            // It has ended.
-            Err(Errno::SRCH) => program.handle = None,
-            Err(error @ (Errno::PERM | Errno::NOSYS)) => {
-                self.refused = Some(error.into());
-            }
+            // It has ended, or is somebody else's by now.
+            Err(Errno::SRCH | Errno::ACCESS) => program.handle = None,
+            Err(error @ (Errno::PERM | Errno::NOSYS)) => self.refuse(error),
+            // Linux 5.10 knows other advice only.
+            Err(error @ Errno::INVAL) if !self.is_known => self.refuse(error),
             // A hole in its memory, and others that are no harm.
-            Err(_) | Ok(()) => {}
+            Err(_) => {}
+            Ok(()) => self.is_known = true,
         }
+        // What others took meanwhile is seen before more is asked for.
+        self.room_bytes = 0;
     }
 
-    /// Which pages of a span have that bit.
+    fn refuse(&mut self, error: Errno) {
+        let error = io::Error::from(error);
+        let why = format!("the kernel takes no advice (process_madvise): {error}");
+        self.refused = Some(io::Error::new(error.kind(), why));
+    }
+
+    /// Which pages of a span have that bit. A handle is of the memory that a process had when it
+    /// was opened, and not of what it executed since.
     fn which(&mut self, span: Span, bit: u64) -> u64 {
-        let Some((_, pages)) = &self.of(span.process).handle else {
+        let program = self.of(span.process);
+        if let Some(which) = program.which(span, bit) {
+            return which;
+        }
+        if program.opened.elapsed() < AGAIN {
             return 0;
-        };
-        let mut bytes = [0; SPAN_PAGES_MAX as usize * 8];
-        let bytes = &mut bytes[..span.pages as usize * 8];
-        let Ok(read) = pages.read_at(bytes, span.first * 8) else {
-            return 0;
-        };
-        let entries = bytes[..read].chunks_exact(8).enumerate();
-        let has = entries.filter(|(_, entry)| {
-            let entry = u64::from_le_bytes((*entry).try_into().expect("they are eight"));
-            entry & bit != 0
-        });
-        has.fold(0, |all, (page, _)| all | 1 << page)
+        }
+        *program = Program::open(span.process);
+        program.which(span, bit).unwrap_or(0)
     }
 }
 
@@ -318,9 +367,12 @@ impl Memory for Programs {
             self.look();
         }
         if self.room_bytes < bytes {
-            self.reclaimer.unpark();
+            if !std::mem::replace(&mut self.is_woken, true) {
+                self.reclaimer.unpark();
+            }
             return false;
         }
+        self.is_woken = false;
         self.room_bytes -= bytes;
         self.pending = match self.pending.take() {
             None => Some(span),
@@ -344,9 +396,10 @@ fn beside(a: Span, b: Span) -> Option<Span> {
     let end = |span: Span| span.first + u64::from(span.pages);
     let (low, high) = if a.first < b.first { (a, b) } else { (b, a) };
     let between = high.first.checked_sub(end(low))?;
-    let is_one = a.process == b.process && between < u64::from(SPAN_PAGES_MAX);
-    is_one.then(|| Span {
-        pages: (end(high) - low.first) as u32,
+    let pages = end(high) - low.first;
+    let is_near = between < u64::from(SPAN_PAGES_MAX) && pages <= REQUEST_PAGES_MOST;
+    (a.process == b.process && is_near).then_some(Span {
+        pages: pages as u32,
         ..low
     })
 }
@@ -397,6 +450,11 @@ mod tests {
         assert_eq!(beside(one, span(1, 300, 8)), None);
         assert_eq!(beside(one, span(2, 164, 8)), None);
         assert_eq!(beside(one, span(1, 120, 8)), None, "they overlap");
+        assert_eq!(
+            beside(span(1, 100, 200), span(1, 300, 57)),
+            None,
+            "too many"
+        );
     }
 
     /// A group of plain files, with so much used of a MiB.
@@ -410,6 +468,8 @@ mod tests {
             room_bytes: 0,
             limit_bytes: 0,
             open: Vec::new(),
+            is_woken: false,
+            is_known: false,
             pending: None,
             refused: None,
         }
@@ -427,6 +487,14 @@ mod tests {
         assert_eq!(programs.on_device(touched), 0);
         // The address space has no such pages.
         assert_eq!(programs.mapped(span(own, 1 << 51, 16)), 0);
+        // Another program is in its place: what was opened before is of nobody any more.
+        let gone = std::process::Command::new("true").spawn().unwrap();
+        let mut child = gone;
+        programs.of(own).handle = Program::open(child.id()).handle;
+        child.wait().unwrap();
+        assert_eq!(programs.mapped(touched), 0);
+        thread::sleep(AGAIN);
+        assert_eq!(programs.mapped(touched), 0xffff);
         // Nobody has that number: it is above what the kernel gives.
         let nobody = span(u32::MAX, first, 16);
         assert_eq!(
@@ -442,12 +510,12 @@ mod tests {
     fn nothing_is_read_without_room_and_the_reclaimer_is_woken() {
         let dir = tempfile::tempdir().unwrap();
         let pages = span(std::process::id(), 0, 64);
-        let mut full = programs(dir.path(), (1 << 20) - (400 << 10));
-        assert!(!full.will_need(pages), "144 KiB are to spare");
+        let mut full = programs(dir.path(), (1 << 20) - (280 << 10));
+        assert!(!full.will_need(pages), "248 KiB are to spare");
         assert!(full.pending.is_none());
         // It was woken: this returns at once, or the test hangs.
         thread::park();
-        let mut free = programs(dir.path(), (1 << 20) - (800 << 10));
+        let mut free = programs(dir.path(), (1 << 20) - (600 << 10));
         assert!(free.will_need(pages) && free.will_need(pages));
         assert!(free.pending.is_some());
         fs::write(

@@ -13,7 +13,7 @@ use super::group::{Counts, Group, UNLIMITED};
 use super::hierarchy::{Hierarchy, Version};
 use super::preload::{Arena, Preload};
 use super::probe::ProbeReport;
-use super::readahead::Reader;
+use super::readahead::{ReadAhead, Reader};
 use super::reclaimer::{Amount, Orders, Reclaimer, lower_limit};
 use super::record::{Lock, Process, Record, Registry, Residue};
 use super::report::{Figures, Outcome, Report};
@@ -114,7 +114,8 @@ impl Plan {
     fn hears(&self, area: &Area) -> bool {
         match self.reads {
             Reads::Auto => self.rule != Rule::Off && self.arena.is_none() && !area.is_zram(),
-            Reads::Ahead => true,
+            // Without a reclaimer there is no room for it.
+            Reads::Ahead => self.rule != Rule::Off,
             Reads::Kernel => false,
         }
     }
@@ -395,14 +396,16 @@ impl Session {
             reclaimed_bytes: reclaimed.bytes,
             reclaimer_cpu_ns: reclaimed.cpu.0,
             touches: self.probe.as_ref().map(Prober::touches),
-            read_ahead: self
-                .reader
-                .as_ref()
-                .and_then(|reader| reader.as_ref().ok())
-                .map(Reader::done),
+            read_ahead: self.read_ahead(),
         };
         // Who looks goes without.
         let _ = figures.write(&self.record);
+    }
+
+    /// What was read ahead until now; none where nothing can be.
+    fn read_ahead(&self) -> Option<ReadAhead> {
+        let reader = self.reader.as_ref()?.as_ref().ok()?;
+        reader.done().ok()
     }
 
     /// Processes of the program that go on.
@@ -414,7 +417,10 @@ impl Session {
     pub fn finish(mut self) -> (Report, Vec<Residue>) {
         self.end_probe();
         let ran = self.began.elapsed();
-        let reads = self.reader.take().map(|reader| reader.map(Reader::stop));
+        let reads = self
+            .reader
+            .take()
+            .map(|reader| reader.and_then(Reader::stop));
         let reclaimed = self.reclaimer.take().map(Reclaimer::stop);
         self.peaks.look(&self.group);
         let counts = self.group.counts();

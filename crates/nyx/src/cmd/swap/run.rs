@@ -131,11 +131,18 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     } else {
         Rule::Demand
     };
+    let rule = args.terms.pool.unwrap_or(rule);
+    if args.read_ahead == ReadAhead::On && rule == Rule::Off {
+        return Err(Failure::usage(
+            "--read-ahead on needs memory that is kept free for it: --pool off (so with --engine \
+             uffd) keeps none",
+        ));
+    }
     let plan = Plan {
         memory: Some(args.terms.memory(args.memory)),
         source: args.terms.source(),
         area_size: args.terms.device_size,
-        rule: args.terms.pool.unwrap_or(rule),
+        rule,
         oom_waits: args.oom == "wait",
         reads: args.read_ahead.into(),
         cpu: args.terms.cpu,

@@ -249,6 +249,53 @@ fn touches_in_no_order_ask_for_nothing_and_are_listened_to_seldom() {
 }
 
 #[test]
+fn many_scans_beside_each_other_are_found() {
+    let mut world = World::new(32_000, 8_192);
+    for page in 0..2_000 {
+        for scan in 0..16 {
+            world.touch(scan * 2_000 + page);
+        }
+    }
+    let alone = 32_000 / CLUSTER;
+    assert!(world.majors * 2 < alone, "{} of {alone}", world.majors);
+    assert_eq!(world.rests, 0);
+}
+
+#[test]
+fn who_stands_still_is_left_alone_without_room_too() {
+    let mut world = World::new(20_000, 8_192);
+    world.pages.has_room = false;
+    for page in 0..2_000 {
+        world.touch(page);
+    }
+    let mut looks = 0;
+    let begin = world.now;
+    while world.now < begin + Nanos::from_secs(1) {
+        world.now = world.look;
+        world.turn();
+        looks += 1;
+    }
+    assert!(looks < 250, "{looks} looks in a second");
+}
+
+#[test]
+fn a_budget_too_small_for_any_window_is_no_streams_fault() {
+    let mut world = World::new(20_000, 8_192);
+    world.ahead.set_budget(0);
+    for page in 0..4_000 {
+        world.touch(page);
+    }
+    assert_eq!(world.ahead.counts().asked, 0);
+    world.ahead.set_budget(512);
+    let before = world.majors;
+    for page in 4_000..20_000 {
+        world.touch(page);
+    }
+    let majors = world.majors - before;
+    assert!(majors * 10 < 16_000 / CLUSTER, "{majors}");
+}
+
+#[test]
 fn a_scan_is_found_among_touches_in_no_order() {
     let mut world = World::new(40_000, 8_192);
     let mut rng = fastrand::Rng::with_seed(2);
