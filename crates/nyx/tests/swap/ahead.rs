@@ -43,30 +43,26 @@ fn a_scan_finds_what_it_wants_read_and_is_right() {
     };
     let alone = scan(&rig, "off");
     assert!(alone["read_ahead"].is_null(), "{alone:#}");
-    let ahead = scan(&rig, "on");
-    if let Some(why) = ahead["read_ahead_refused"].as_str() {
-        assert!(
-            why.contains("perf") || why.contains("process_madvise"),
-            "{why}"
-        );
-        eprintln!("skipped {test}: {why}");
-        return;
-    }
     let number = |report: &serde_json::Value, key: &str| report[key].as_u64().unwrap();
-    let read = &ahead["read_ahead"];
-    let pages = SCANNED_BYTES / PAGE_BYTES;
-    assert!(number(read, "pages") > pages as u64, "{ahead:#}");
-    let (used, unused) = (number(read, "used_pages"), number(read, "unused_pages"));
-    assert!(used > 4 * unused, "{ahead:#}");
-    // Elsewhere each read brings eight pages; on zram one.
-    let (with, without) = (
-        number(&ahead, "major_faults"),
-        number(&alone, "major_faults"),
-    );
-    assert!(
-        with * 3 < without * 2,
-        "{with} faults with a read, and {without}"
-    );
+    let without = number(&alone, "major_faults");
+    // Where other tests have the CPUs it comes too late, now and then.
+    until("reading ahead", || {
+        let ahead = scan(&rig, "on");
+        if let Some(why) = ahead["read_ahead_refused"].as_str() {
+            assert!(
+                why.contains("perf") || why.contains("process_madvise"),
+                "{why}"
+            );
+            eprintln!("skipped {test}: {why}");
+            return Some(());
+        }
+        let (read, with) = (&ahead["read_ahead"], number(&ahead, "major_faults"));
+        let (used, unused) = (number(read, "used_pages"), number(read, "unused_pages"));
+        let is_most = number(read, "pages") > (SCANNED_BYTES / PAGE_BYTES) as u64;
+        eprintln!("{with} faults with a read, {without} without, {read}");
+        // Elsewhere each read brings eight pages; on zram one.
+        (is_most && used > 4 * unused && with * 3 < without * 2).then_some(())
+    });
 }
 
 #[test]

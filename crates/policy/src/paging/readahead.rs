@@ -52,6 +52,8 @@ const ASK_ONE_IN: i64 = 4;
 const ASKED: usize = 64;
 /// The pace of a stream is that of so long, at least.
 const PACE: Nanos = Nanos::from_micros(50);
+/// A pace that is slower is believed by a part of the one before, one in so many.
+const PACE_SLOWER_ONE_IN: u64 = 8;
 /// A stream that has not gone on for so long stands still.
 const STILL: Nanos = Nanos::from_millis(10);
 /// The next look is due when this part of a window was used: one in so many.
@@ -60,6 +62,8 @@ const LOOK_ONE_IN: i64 = 4;
 const LOOK_LEAST: Nanos = Nanos::from_micros(100);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
 const LOOK_QUIET: Nanos = Nanos::from_millis(16);
+/// Without room, after this time: looking takes the CPU on which room is made.
+const LOOK_BLOCKED: Nanos = Nanos::from_micros(250);
 /// After so many faults with a read while nothing was of use nobody listens for a while.
 const FAULTS_IN_VAIN: u32 = 512;
 /// After that pause so many are enough.
@@ -291,7 +295,7 @@ impl Readahead {
             return Next::Rest(pause);
         }
         if is_blocked {
-            return Next::Look(LOOK_LEAST);
+            return Next::Look(LOOK_BLOCKED);
         }
         let is_quiet = self.heard == self.heard_before;
         self.heard_before = self.heard;
@@ -391,7 +395,12 @@ impl Stream {
         let (since, from) = self.paced;
         let time = now.since(since);
         if time >= PACE {
-            self.ns_per_page = time.0 / (at - from).max(1) as u64;
+            let ns = time.0 / (at - from).max(1) as u64;
+            // Who waited just now goes on faster: what is ahead is there.
+            self.ns_per_page = match self.ns_per_page {
+                0 => ns,
+                before => ns.min(before + before.div_ceil(PACE_SLOWER_ONE_IN)),
+            };
             self.paced = (now, at);
         }
     }

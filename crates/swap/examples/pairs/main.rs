@@ -50,8 +50,8 @@ Engines:
   ideal        the same, its pages in a file in memory that is not the program's: what is left is
                the pager and a copy
 
-P50 and P99 of a touch are the program's own, with each engine: touch-random with --ratios 50 is
-section 4.2 of Ultraswap.
+P50 and P99 of a touch are the program's own, with each engine: touch-in-order with --ratios 50 is
+section 4.2 of Ultraswap, and touch-random the same in no order.
 
 Needs root, and that nothing else runs: others' memory and CPU time are in the figures. A line of
 JSON per run is appended to pairs/runs.jsonl in the target directory, and pairs/table.md is made of

@@ -33,7 +33,7 @@ use std::time::Duration;
 const PAGE_BYTES: u64 = 4096;
 /// What is read ahead takes this part of the limit at most: one in so many.
 const LIMIT_ONE_IN: u64 = 16;
-/// And so much is left free at most: half of what the pool has at least.
+/// And so much is left free at most.
 const SPARE_ONE_IN: u64 = 32;
 /// Pages that are told of at once: the program can change no mapping meanwhile.
 const REQUEST_PAGES_MOST: u64 = 256;
@@ -283,8 +283,13 @@ impl Programs {
         self.limit_bytes = if limit < UNLIMITED { limit } else { 0 };
         let used = self.group.used().unwrap_or(u64::MAX);
         let free = self.limit_bytes.saturating_sub(used);
-        let spare = self.spare_bytes.min(self.limit_bytes / SPARE_ONE_IN);
-        self.room_bytes = free.saturating_sub(spare);
+        self.room_bytes = free.saturating_sub(self.spare_bytes());
+    }
+
+    /// What is left free: half of what the pool has at least, so that there is room for a request
+    /// of as much.
+    fn spare_bytes(&self) -> u64 {
+        self.spare_bytes.min(self.limit_bytes / SPARE_ONE_IN)
     }
 
     fn budget_pages(&self) -> u32 {
@@ -366,7 +371,13 @@ impl Memory for Programs {
             self.submit();
             self.look();
         }
-        if self.room_bytes < bytes {
+        // A request begins where there is room for a large one: a program that catches up with
+        // what is being read waits once for each.
+        let least = match self.pending {
+            None => bytes.max(self.spare_bytes()),
+            Some(_) => bytes,
+        };
+        if self.room_bytes < least {
             if !std::mem::replace(&mut self.is_woken, true) {
                 self.reclaimer.unpark();
             }
