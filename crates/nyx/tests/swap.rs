@@ -5,6 +5,7 @@
 
 use nyx_swap::SwapError;
 use nyx_swap::kernel::{Entry, Memory, Plan, Reads, Session};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{ErrorKind, Read, Write, pipe};
 use std::os::unix::fs::MetadataExt;
@@ -84,6 +85,13 @@ fn rig(test: &str) -> Option<Rig> {
     }
 }
 
+/// This program again, for one of its tests that is what another one runs.
+fn own_program(test: &str) -> [String; 5] {
+    let own = std::env::current_exe().unwrap();
+    let own = own.to_str().unwrap();
+    [own, "--exact", test, "--ignored", "--nocapture"].map(str::to_owned)
+}
+
 /// `nyx swap`, which knows of the runs that are written down there.
 fn nyx_swap(state: &Path) -> Command {
     let mut nyx = Command::new(NYX);
@@ -102,7 +110,7 @@ impl Rig {
     }
 
     /// `nyx swap run` in so much memory, with a device of its own.
-    fn run(&self, memory: &str, flags: &[&str], command: &[&str]) -> Command {
+    fn run(&self, memory: &str, flags: &[&str], command: &[impl AsRef<OsStr>]) -> Command {
         let mut run = self.nyx();
         run.args(["run", "--memory", memory, "--device", &self.device]);
         run.args(["--device-size", "512M"])

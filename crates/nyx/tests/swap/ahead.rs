@@ -10,14 +10,7 @@ const SCANS: usize = 3;
 
 /// Runs the scan below with such a `--read-ahead`; its report, and that it was right.
 fn scan(rig: &Rig, read_ahead: &str) -> serde_json::Value {
-    let own = std::env::current_exe().unwrap();
-    let program = [
-        own.to_str().unwrap(),
-        "--exact",
-        "ahead::scans_its_memory",
-        "--ignored",
-        "--nocapture",
-    ];
+    let program = own_program("ahead::scans_its_memory");
     let flags = [
         "--read-ahead",
         read_ahead,

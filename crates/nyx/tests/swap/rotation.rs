@@ -71,14 +71,7 @@ fn what_lies_beside_a_page_in_memory_is_read_ahead_in_each_run_after_others() {
     let Some((rig, _)) = virtual_disk("what_lies_beside_a_page_in_memory_is_read_ahead") else {
         return;
     };
-    let own = std::env::current_exe().unwrap();
-    let program = [
-        own.to_str().unwrap(),
-        "--exact",
-        "rotation::reads_touched_pages_back",
-        "--ignored",
-        "--nocapture",
-    ];
+    let program = own_program("rotation::reads_touched_pages_back");
     for run in 1..=3 {
         // While another test has an area that rotates the kernel reads ahead otherwise.
         until("reading ahead by address", || {

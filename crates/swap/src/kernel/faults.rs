@@ -9,6 +9,7 @@
 //!
 //! *Thread safety*: one owner.
 
+use super::area::PAGE_BYTES;
 use nyx_policy::paging::readahead::Fault;
 use perf_event::data::Record;
 use perf_event::events::Software;
@@ -22,7 +23,6 @@ const MINOR_ONE_IN: u64 = 8;
 /// and 680 others.
 const MAJOR_BYTES: usize = 64 << 10;
 const MINOR_BYTES: usize = 16 << 10;
-const PAGE_BYTES: u64 = 4096;
 /// On more CPUs nobody listens: that takes two files each, and of the kernel two events for each
 /// thread.
 const CPUS_MOST: usize = 256;

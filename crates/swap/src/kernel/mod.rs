@@ -22,6 +22,7 @@
 //! *Thread safety*: a group can be read and reclaimed by several threads.
 
 mod area;
+mod aside;
 mod faults;
 mod group;
 mod hierarchy;

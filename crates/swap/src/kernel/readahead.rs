@@ -11,26 +11,24 @@
 //!
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
+use super::area::PAGE_BYTES;
+use super::aside::Aside;
 use super::faults::Faults;
 use super::group::{Group, UNLIMITED};
-use super::reclaimer::settle_down;
-use crate::error::{SwapError, Trying};
+use crate::error::SwapError;
 use nyx_base::{Instant, Nanos};
-use nyx_policy::paging::readahead::{self, Memory, Next, SPAN_PAGES_MAX, Span};
+use nyx_policy::paging::readahead::{self, Counts, Memory, Next, SPAN_PAGES_MAX, Span};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
-const PAGE_BYTES: u64 = 4096;
 /// What is read ahead takes this part of the limit at most: one in so many.
 const LIMIT_ONE_IN: u64 = 16;
 /// And so much is left free at most.
@@ -61,23 +59,14 @@ pub struct ReadAhead {
     pub cpu_ns: u64,
 }
 
-/// What the thread shares with its owner.
-#[derive(Debug, Default)]
-struct Shared {
-    is_over: AtomicBool,
-    pages: AtomicU64,
-    used: AtomicU64,
-    unused: AtomicU64,
-    cpu_ns: AtomicU64,
-    /// Why nothing is read ahead any more.
-    refused: OnceLock<String>,
-}
+/// What was done by the thread, or why it could not go on.
+type Told = Arc<Mutex<Result<Counts, String>>>;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Reader {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    told: Told,
+    aside: Aside,
 }
 
 impl Reader {
@@ -91,7 +80,7 @@ impl Reader {
         reclaimer: Thread,
         cpu: Option<usize>,
     ) -> Result<Reader, SwapError> {
-        let shared = Arc::new(Shared::default());
+        let told = Told::new(Mutex::new(Ok(Counts::default())));
         let mut work = Work {
             faults,
             policy: readahead::Readahead::new(0),
@@ -107,53 +96,45 @@ impl Reader {
                 pending: None,
                 refused: None,
             },
-            shared: Arc::clone(&shared),
+            is_resting: false,
             clock: std::time::Instant::now(),
         };
-        let thread = thread::Builder::new().name("nyx-readahead".to_owned());
-        let thread = thread.spawn(move || {
-            settle_down(cpu);
-            work.run();
-        });
+        let teller = Arc::clone(&told);
+        let turn = move || {
+            let turn = work.turn();
+            let said = turn.as_ref().map(|_| work.policy.counts());
+            *locked(&teller) = said.map_err(ToString::to_string);
+            match turn {
+                Ok(pause) => ControlFlow::Continue(Some(pause)),
+                Err(_) => ControlFlow::Break(()),
+            }
+        };
         Ok(Reader {
-            shared,
-            thread: Some(thread.trying("start", Path::new("a thread"))?),
+            told,
+            aside: Aside::start("nyx-readahead", cpu, turn)?,
         })
     }
 
     /// What it did until now, or why it could not go on.
     pub(super) fn done(&self) -> Result<ReadAhead, String> {
-        if let Some(why) = self.shared.refused.get() {
-            return Err(why.clone());
-        }
+        let counts = locked(&self.told).clone()?;
         Ok(ReadAhead {
-            pages: self.shared.pages.load(Relaxed),
-            used_pages: self.shared.used.load(Relaxed),
-            unused_pages: self.shared.unused.load(Relaxed),
-            cpu_ns: self.shared.cpu_ns.load(Relaxed),
+            pages: counts.asked,
+            used_pages: counts.used,
+            unused_pages: counts.unused,
+            cpu_ns: self.aside.cpu().0,
         })
     }
 
     /// Ends it; what it did, or why it could not go on.
     pub(super) fn stop(mut self) -> Result<ReadAhead, String> {
-        self.end();
+        self.aside.end();
         self.done()
-    }
-
-    fn end(&mut self) {
-        self.shared.is_over.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
     }
 }
 
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.end();
-    }
+fn locked(told: &Told) -> MutexGuard<'_, Result<Counts, String>> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the thread has.
@@ -161,58 +142,37 @@ struct Work {
     faults: Faults,
     policy: readahead::Readahead,
     programs: Programs,
-    shared: Arc<Shared>,
+    /// Whether nobody listens.
+    is_resting: bool,
     clock: std::time::Instant,
 }
 
 impl Work {
-    fn run(&mut self) {
-        while !self.shared.is_over.load(Relaxed) {
-            if let Err(error) = self.turn() {
-                let _ = self.shared.refused.set(error.to_string());
-                return;
-            }
+    /// One look at what was heard, and what follows from it; how long to wait until the next.
+    fn turn(&mut self) -> io::Result<Nanos> {
+        if std::mem::take(&mut self.is_resting) {
+            self.faults.set_heard(true)?;
         }
-    }
-
-    /// One look at what was heard, what follows from it, and the pause until the next.
-    fn turn(&mut self) -> io::Result<()> {
         let now = Instant(self.clock.elapsed().as_nanos() as u64);
         let policy = &mut self.policy;
         self.faults.take(|fault| policy.hear(now, fault));
-        self.programs.look();
+        self.programs.look_anew();
         policy.set_budget(self.programs.budget_pages());
         let next = policy.act(now, &mut self.programs);
         if let Some(error) = self.programs.refused.take() {
             return Err(error);
         }
-        self.tell();
         match next {
-            Next::Look(time) => pause(time),
+            Next::Look(time) => Ok(time),
             Next::Rest(time) => {
                 let begin = self.clock.elapsed();
                 self.faults.set_heard(false)?;
+                self.is_resting = true;
                 let took = self.clock.elapsed() - begin;
-                pause(time.max(Nanos((took * REST_TIMES).as_nanos() as u64)));
-                self.faults.set_heard(true)?;
+                Ok(time.max(Nanos((took * REST_TIMES).as_nanos() as u64)))
             }
         }
-        Ok(())
     }
-
-    fn tell(&self) {
-        let counts = self.policy.counts();
-        self.shared.pages.store(counts.asked, Relaxed);
-        self.shared.used.store(counts.used, Relaxed);
-        self.shared.unused.store(counts.unused, Relaxed);
-        let cpu = clock_gettime(ClockId::ThreadCPUTime);
-        let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
-        self.shared.cpu_ns.store(cpu_ns, Relaxed);
-    }
-}
-
-fn pause(time: Nanos) {
-    thread::park_timeout(Duration::from_nanos(time.0));
 }
 
 /// The group's programs, as far as the kernel lets others see and advise them.
@@ -274,13 +234,18 @@ impl Program {
 }
 
 impl Programs {
-    /// Looks how much is free.
-    fn look(&mut self) {
-        // A group that cannot be read has no room.
+    /// How much is free is looked at once somebody wants to know; what the limit is, now.
+    fn look_anew(&mut self) {
         // Version 1 is reclaimed by a lower limit for a moment.
         let own = self.group.last_set();
         let limit = own.unwrap_or_else(|| self.group.shown_limit());
         self.limit_bytes = if limit < UNLIMITED { limit } else { 0 };
+        self.room_bytes = 0;
+    }
+
+    /// Looks how much is free.
+    fn look(&mut self) {
+        self.look_anew();
         let used = self.group.used().unwrap_or(u64::MAX);
         let free = self.limit_bytes.saturating_sub(used);
         self.room_bytes = free.saturating_sub(self.spare_bytes());
@@ -435,7 +400,7 @@ fn will_need(process: &OwnedFd, at: u64, bytes: u64) -> Result<(), Errno> {
     };
     match advised {
         0.. => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 
@@ -443,6 +408,8 @@ fn will_need(process: &OwnedFd, at: u64, bytes: u64) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
+    use std::thread;
 
     fn span(process: u32, first: u64, pages: u32) -> Span {
         Span {
@@ -499,8 +466,7 @@ mod tests {
         // The address space has no such pages.
         assert_eq!(programs.mapped(span(own, 1 << 51, 16)), 0);
         // Another program is in its place: what was opened before is of nobody any more.
-        let gone = std::process::Command::new("true").spawn().unwrap();
-        let mut child = gone;
+        let mut child = std::process::Command::new("true").spawn().unwrap();
         programs.of(own).handle = Program::open(child.id()).handle;
         child.wait().unwrap();
         assert_eq!(programs.mapped(touched), 0);

@@ -13,26 +13,23 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
+use super::aside::Aside;
 use super::group::{Group, UNLIMITED, is_partial};
 use super::hierarchy::Version;
-use crate::error::{SwapError, Trying};
+use crate::error::SwapError;
 use nyx_base::{Instant, Nanos};
 use nyx_policy::paging::budget::{Finder, Pressure, share_of};
 use nyx_policy::paging::pool::{Act, Pool, Rule};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
-use std::path::Path;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::Thread;
 
 /// Pages that the kernel takes for one CPU at once (`MEMCG_CHARGE_BATCH`).
 const CHARGED_AT_ONCE_BYTES: u64 = 64 * 4096;
 /// So many of those for each CPU are the least that is kept free.
 const FLOOR_CHARGES: u64 = 2;
-/// The reclaimer goes before the program where both want a CPU, if that is allowed.
-const NICE: i32 = -10;
 /// A group that cannot be read or reclaimed is tried again after this time.
 const RETRY: Nanos = Nanos::from_millis(100);
 
@@ -86,18 +83,16 @@ pub struct Reclaimed {
 /// What the thread shares with its owner.
 #[derive(Debug, Default)]
 struct Shared {
-    is_over: AtomicBool,
     times: AtomicU64,
     bytes: AtomicU64,
     rescues: AtomicU64,
-    cpu_ns: AtomicU64,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Reclaimer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    aside: Aside,
     on_cpu: Option<usize>,
     floor_bytes: u64,
 }
@@ -115,7 +110,7 @@ impl Reclaimer {
         }
         let on_cpu = orders.cpu.or(last);
         let floor_bytes = CHARGED_AT_ONCE_BYTES * FLOOR_CHARGES * cpus;
-        let work = Work {
+        let mut work = Work {
             waits: orders.oom_waits && group.set_oom_waits(true),
             group,
             area,
@@ -124,19 +119,14 @@ impl Reclaimer {
             looked: Instant(0),
             stuck: None,
             amount: Setter::new(orders.amount),
+            has_failed: false,
             shared: Arc::clone(&shared),
             clock: std::time::Instant::now(),
         };
-        let thread = thread::Builder::new().name("nyx-reclaimer".to_owned());
-        let thread = thread
-            .spawn(move || {
-                settle_down(on_cpu);
-                work.run();
-            })
-            .trying("start", Path::new("a thread"))?;
+        let turn = move || ControlFlow::Continue(work.turn_or_rest());
         Ok(Reclaimer {
             shared,
-            thread: Some(thread),
+            aside: Aside::start("nyx-reclaimer", on_cpu, turn)?,
             on_cpu,
             floor_bytes,
         })
@@ -148,15 +138,14 @@ impl Reclaimer {
             times: self.shared.times.load(Relaxed),
             bytes: self.shared.bytes.load(Relaxed),
             rescues: self.shared.rescues.load(Relaxed),
-            cpu: Nanos(self.shared.cpu_ns.load(Relaxed)),
+            cpu: self.aside.cpu(),
             on_cpu: self.on_cpu,
         }
     }
 
     /// To wake it.
     pub(super) fn thread(&self) -> Thread {
-        let thread = self.thread.as_ref().expect("it is there until it ends");
-        thread.thread().clone()
+        self.aside.thread()
     }
 
     /// What is kept free at least, in bytes.
@@ -166,23 +155,8 @@ impl Reclaimer {
 
     /// Ends it; what it did.
     pub fn stop(mut self) -> Reclaimed {
-        self.end();
+        self.aside.end();
         self.reclaimed()
-    }
-
-    fn end(&mut self) {
-        self.shared.is_over.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Reclaimer {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -199,6 +173,8 @@ struct Work {
     looked: Instant,
     /// Since when it waits and nothing was freed.
     stuck: Option<Instant>,
+    /// Whether it was said that a turn failed.
+    has_failed: bool,
     shared: Arc<Shared>,
     clock: std::time::Instant,
 }
@@ -213,23 +189,13 @@ impl Drop for Work {
 }
 
 impl Work {
-    fn run(mut self) {
-        let mut has_failed = false;
-        while !self.shared.is_over.load(Relaxed) {
-            let pause = self.turn().unwrap_or_else(|error| {
-                if !has_failed {
-                    tracing::warn!(%error, "the reclaimer rests; the program reclaims for itself");
-                    has_failed = true;
-                }
-                Some(RETRY)
-            });
-            let cpu = clock_gettime(ClockId::ThreadCPUTime);
-            let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
-            self.shared.cpu_ns.store(cpu_ns, Relaxed);
-            if let Some(pause) = pause {
-                thread::park_timeout(Duration::from_nanos(pause.0));
+    fn turn_or_rest(&mut self) -> Option<Nanos> {
+        self.turn().unwrap_or_else(|error| {
+            if !std::mem::replace(&mut self.has_failed, true) {
+                tracing::warn!(%error, "the reclaimer rests; the program reclaims for itself");
             }
-        }
+            Some(RETRY)
+        })
     }
 
     /// One look, and what follows from it; how long to wait until the next.
@@ -394,23 +360,11 @@ fn allowed_cpus() -> (u64, Option<usize>) {
     (u64::from(set.count()), last)
 }
 
-/// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
-/// same.
-pub(super) fn settle_down(on_cpu: Option<usize>) {
-    if let Some(cpu) = on_cpu {
-        let mut one = CpuSet::new();
-        one.set(cpu);
-        if let Err(error) = sched_setaffinity(None, &one) {
-            tracing::warn!(cpu, %error, "a thread cannot be kept to this CPU");
-        }
-    }
-    let _ = rustix::process::setpriority_process(None, NICE);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
 
     /// Something like a group of version 1, of plain files.
     fn group(dir: &Path, limit: u64) -> Group {

@@ -701,19 +701,25 @@ mod tests {
         serde_json::from_value(rotation).unwrap()
     }
 
+    /// A record of a swap file on such a disk, and that file.
+    fn record_of_denied(registry: &Registry, word: &Path) -> (Record, PathBuf) {
+        let swap = registry.dir.join("swap");
+        let made = File::create(&swap).unwrap();
+        let mut record = registry.record(Vec::new());
+        record.areas.push(OwnArea {
+            rotation: Some(denied(word)),
+            ..own_area(&swap, &made)
+        });
+        (record, swap)
+    }
+
     #[test]
     fn what_a_disk_said_is_restored_where_its_launcher_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::at(dir.path().to_owned());
         let word = dir.path().join("rotational");
         fs::write(&word, "0").unwrap();
-        let swap = dir.path().join("swap");
-        let made = File::create(&swap).unwrap();
-        let mut record = registry.record(Vec::new());
-        record.areas.push(OwnArea {
-            rotation: Some(denied(&word)),
-            ..own_area(&swap, &made)
-        });
+        let (record, swap) = record_of_denied(&registry, &word);
         record.save().unwrap();
         assert!(registry.records()[0].take_down().is_empty());
         assert_eq!(fs::read_to_string(&word).unwrap(), "1");
@@ -727,13 +733,7 @@ mod tests {
         // What cannot be written, by root neither.
         let word = dir.path().join("rotational");
         fs::create_dir(&word).unwrap();
-        let swap = dir.path().join("swap");
-        let made = File::create(&swap).unwrap();
-        let mut record = registry.record(Vec::new());
-        record.areas.push(OwnArea {
-            rotation: Some(denied(&word)),
-            ..own_area(&swap, &made)
-        });
+        let (record, swap) = record_of_denied(&registry, &word);
         assert!(record.take_down().is_empty());
         assert!(registry.records().is_empty() && !swap.exists());
     }

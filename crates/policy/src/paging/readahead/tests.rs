@@ -155,6 +155,13 @@ impl World {
         self.turn();
     }
 
+    /// Touches pages in order; how many of them had a device read.
+    fn scan(&mut self, pages: std::ops::Range<usize>) -> u64 {
+        let before = self.majors;
+        pages.for_each(|page| self.touch(page));
+        self.majors - before
+    }
+
     fn turn(&mut self) {
         if self.now < self.look {
             return;
@@ -265,9 +272,7 @@ fn many_scans_beside_each_other_are_found() {
 fn who_stands_still_is_left_alone_without_room_too() {
     let mut world = World::new(20_000, 8_192);
     world.pages.has_room = false;
-    for page in 0..2_000 {
-        world.touch(page);
-    }
+    world.scan(0..2_000);
     let mut looks = 0;
     let begin = world.now;
     while world.now < begin + Nanos::from_secs(1) {
@@ -282,16 +287,10 @@ fn who_stands_still_is_left_alone_without_room_too() {
 fn a_budget_too_small_for_any_window_is_no_streams_fault() {
     let mut world = World::new(20_000, 8_192);
     world.ahead.set_budget(0);
-    for page in 0..4_000 {
-        world.touch(page);
-    }
+    world.scan(0..4_000);
     assert_eq!(world.ahead.counts().asked, 0);
     world.ahead.set_budget(512);
-    let before = world.majors;
-    for page in 4_000..20_000 {
-        world.touch(page);
-    }
-    let majors = world.majors - before;
+    let majors = world.scan(4_000..20_000);
     assert!(majors * 10 < 16_000 / CLUSTER, "{majors}");
 }
 
@@ -326,9 +325,7 @@ fn a_stream_of_which_little_is_used_ends() {
 #[test]
 fn what_ends_has_asked_for_a_window_at_most() {
     let mut world = World::new(40_000, 16_384);
-    for page in 0..10_000 {
-        world.touch(page);
-    }
+    world.scan(0..10_000);
     let mut rng = fastrand::Rng::with_seed(3);
     for _ in 0..4_000 {
         world.touch(20_000 + rng.usize(..20_000));
@@ -342,17 +339,11 @@ fn what_ends_has_asked_for_a_window_at_most() {
 fn without_room_nothing_is_read_and_it_goes_on_where_there_is_some() {
     let mut world = World::new(20_000, 8_192);
     world.pages.has_room = false;
-    for page in 0..4_000 {
-        world.touch(page);
-    }
+    world.scan(0..4_000);
     assert_eq!(world.ahead.counts().asked, 0);
     assert!(world.pages.refused > 0);
     world.pages.has_room = true;
-    let before = world.majors;
-    for page in 4_000..20_000 {
-        world.touch(page);
-    }
-    let majors = world.majors - before;
+    let majors = world.scan(4_000..20_000);
     assert!(majors * 10 < 16_000 / CLUSTER, "{majors}");
 }
 
@@ -360,9 +351,7 @@ fn without_room_nothing_is_read_and_it_goes_on_where_there_is_some() {
 fn small_memory_has_small_windows() {
     for limit in [256, 1_024, 4_096] {
         let mut world = World::new(20_000, limit);
-        for page in 0..20_000 {
-            world.touch(page);
-        }
+        world.scan(0..20_000);
         assert_eq!(world.pages.wasted, 0, "of {limit} pages");
         let ahead = world.ahead.streams.iter().map(Stream::ahead).max();
         let most = (limit / 16) as i64;
@@ -376,35 +365,105 @@ fn fresh_memory_is_not_asked_for() {
     for page in 5_000..20_000 {
         world.pages.state[page] = Page::Fresh;
     }
-    for page in 0..20_000 {
-        world.touch(page);
-    }
+    world.scan(0..20_000);
     let counts = world.ahead.counts();
     assert!(counts.asked <= 5_000, "{counts:?}");
 }
 
+/// Memory of any process: of each span so many pages are on a device, and mapped later.
+struct Anything {
+    which: u64,
+    looked_at: Vec<Span>,
+    asked: Vec<Span>,
+}
+
+impl Anything {
+    fn new(which: u64) -> Anything {
+        Anything {
+            which,
+            looked_at: Vec::new(),
+            asked: Vec::new(),
+        }
+    }
+
+    fn of(&self, span: Span) -> u64 {
+        self.which & u64::MAX >> (SPAN_PAGES_MAX - span.pages)
+    }
+}
+
+impl Memory for Anything {
+    fn on_device(&mut self, span: Span) -> u64 {
+        self.looked_at.push(span);
+        self.of(span)
+    }
+
+    fn mapped(&mut self, span: Span) -> u64 {
+        self.of(span)
+    }
+
+    fn will_need(&mut self, span: Span) -> bool {
+        self.asked.push(span);
+        true
+    }
+
+    fn submit(&mut self) {}
+}
+
+/// Hears of faults with a read, all of one moment.
+fn hear(ahead: &mut Readahead, process: u32, pages: &[u64]) {
+    for &page in pages {
+        let fault = Fault {
+            process,
+            page,
+            is_major: true,
+        };
+        ahead.hear(Instant(0), fault);
+    }
+}
+
+#[test]
+fn no_process_goes_on_with_a_stream_of_another() {
+    let (mut ahead, mut memory) = (Readahead::new(512), Anything::new(u64::MAX));
+    hear(&mut ahead, 1, &[100, 108]);
+    hear(&mut ahead, 2, &[116, 124, 132, 140, 148]);
+    ahead.act(Instant(0), &mut memory);
+    assert!(!memory.asked.is_empty());
+    assert!(memory.asked.iter().all(|span| span.process == 2));
+}
+
+#[test]
+fn a_request_begins_and_ends_with_a_page_on_the_device() {
+    let (mut ahead, mut memory) = (Readahead::new(512), Anything::new(0b1_0100));
+    hear(&mut ahead, 1, &[100, 108, 116, 124, 132]);
+    ahead.act(Instant(0), &mut memory);
+    let span = Span {
+        process: 1,
+        first: 133 + 2,
+        pages: 3,
+    };
+    assert_eq!(memory.asked, [span]);
+    assert_eq!(ahead.counts().asked, 2);
+}
+
+#[test]
+fn after_a_stream_of_no_use_the_next_ones_are_believed_later() {
+    let mut world = World::new(64_000, 8_192);
+    for page in (0..32_000).step_by(16) {
+        world.touch(page);
+    }
+    assert!(world.ahead.steps > STEPS_FIRST);
+    world.scan(32_000..64_000);
+    assert_eq!(world.ahead.steps, STEPS_FIRST);
+}
+
 #[test]
 fn processes_are_told_apart_and_edges_of_memory_are_no_harm() {
-    struct Anything(Vec<Span>);
-    impl Memory for Anything {
-        fn on_device(&mut self, span: Span) -> u64 {
-            self.0.push(span);
-            u64::MAX >> (SPAN_PAGES_MAX - span.pages)
-        }
-        fn mapped(&mut self, span: Span) -> u64 {
-            u64::MAX >> (SPAN_PAGES_MAX - span.pages)
-        }
-        fn will_need(&mut self, _: Span) -> bool {
-            true
-        }
-        fn submit(&mut self) {}
-    }
     let last = (1u64 << 52) - 1;
     let up: Vec<u64> = (0..200).collect();
     let down: Vec<u64> = (0..200).rev().collect();
     let top: Vec<u64> = (last - 200..=last).collect();
     for order in [up, down, top] {
-        let (mut ahead, mut memory) = (Readahead::new(512), Anything(Vec::new()));
+        let (mut ahead, mut memory) = (Readahead::new(512), Anything::new(u64::MAX));
         let mut rng = fastrand::Rng::with_seed(4);
         for (turn, page) in order.iter().enumerate() {
             // Another process at other places does not go on with its streams.
@@ -418,8 +477,8 @@ fn processes_are_told_apart_and_edges_of_memory_are_no_harm() {
             }
             ahead.act(Instant(turn as u64 * 1_000), &mut memory);
         }
-        assert!(!memory.0.is_empty());
-        for span in &memory.0 {
+        assert!(!memory.looked_at.is_empty());
+        for span in &memory.looked_at {
             assert_eq!(span.process, 1, "{span:?}");
             assert!((1..=SPAN_PAGES_MAX).contains(&span.pages), "{span:?}");
         }

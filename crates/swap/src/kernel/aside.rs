@@ -1,0 +1,112 @@
+//! A thread beside a program, kept to a CPU and first there: it takes turns, with pauses, until it
+//! is told to end.
+//!
+//! What it never does: end in the middle of a turn; go on when its owner is gone.
+//!
+//! *Thread safety*: one owner; a [`Thread`] of it wakes it from anywhere.
+
+use crate::error::{SwapError, Trying};
+use nyx_base::Nanos;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// It goes before the program where both want a CPU, if that is allowed.
+const NICE: i32 = -10;
+
+/// What the thread shares with its owner. Each is a word of its own and nothing is published by
+/// it, so `Relaxed` is enough; what a turn leaves behind is ordered by joining.
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    cpu_ns: AtomicU64,
+}
+
+/// See the module; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Aside {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Aside {
+    /// Begins to take turns on that CPU, or on any; each says how long to pause after it, if at
+    /// all, or that it was the last.
+    pub(super) fn start(
+        name: &str,
+        cpu: Option<usize>,
+        mut turn: impl FnMut() -> ControlFlow<(), Option<Nanos>> + Send + 'static,
+    ) -> Result<Aside, SwapError> {
+        let shared = Arc::new(Shared::default());
+        let seen = Arc::clone(&shared);
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || {
+            settle_down(cpu);
+            while !seen.is_over.load(Relaxed) {
+                let next = turn();
+                seen.cpu_ns.store(own_cpu_ns(), Relaxed);
+                match next {
+                    ControlFlow::Continue(None) => {}
+                    ControlFlow::Continue(Some(pause)) => {
+                        thread::park_timeout(Duration::from_nanos(pause.0));
+                    }
+                    ControlFlow::Break(()) => return,
+                }
+            }
+        });
+        Ok(Aside {
+            shared,
+            thread: Some(thread.trying("start", Path::new("a thread"))?),
+        })
+    }
+
+    /// To wake it.
+    pub(super) fn thread(&self) -> Thread {
+        let thread = self.thread.as_ref().expect("it is there until it ends");
+        thread.thread().clone()
+    }
+
+    /// CPU time that it took until its last turn.
+    pub(super) fn cpu(&self) -> Nanos {
+        Nanos(self.shared.cpu_ns.load(Relaxed))
+    }
+
+    /// Ends it, and waits until it has.
+    pub(super) fn end(&mut self) {
+        self.shared.is_over.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn own_cpu_ns() -> u64 {
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
+}
+
+/// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
+/// same.
+fn settle_down(on_cpu: Option<usize>) {
+    if let Some(cpu) = on_cpu {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        if let Err(error) = sched_setaffinity(None, &one) {
+            tracing::warn!(cpu, %error, "a thread cannot be kept to this CPU");
+        }
+    }
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
