@@ -11,6 +11,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 const PAGE_BYTES: usize = 4096;
+/// A touch that takes longer waited, for a device or for memory.
+const WAIT_NS: u64 = 20_000;
 
 #[derive(serde::Serialize)]
 struct Pass {
@@ -22,6 +24,8 @@ struct Pass {
     p999_ns: u64,
     max_ns: u64,
     mean_ns: u64,
+    /// Touches that took longer than [`WAIT_NS`].
+    waits: usize,
     run_ms: f64,
     wrong: usize,
 }
@@ -83,6 +87,7 @@ fn print(pass: &'static str, begin: Instant, times: &mut [u64], wrong: usize) {
         p999_ns: at(999),
         max_ns: at(1000),
         mean_ns: times.iter().sum::<u64>() / times.len() as u64,
+        waits: times.iter().filter(|&&ns| ns > WAIT_NS).count(),
         run_ms,
         wrong,
     };

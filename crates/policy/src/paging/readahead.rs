@@ -14,13 +14,21 @@
 //! they ask. So accesses in no order ask for nothing, and where no stream is found for long, faults
 //! are not even listened to for a while: hearing of one costs the program more than a microsecond.
 //!
+//! What was read ahead and is behind its stream by now is what makes room for what is ahead, where
+//! memory is full and as long as that spares reads ([`behind`]).
+//!
 //! *Shapes*: pages of 4 KiB, by their numbers. *Thread safety*: one owner. Nothing is allocated
 //! after [`Readahead::new`].
 //!
 //! What it never does: read a page, know what one holds, know which memory is a program's.
 
+mod behind;
+
+use behind::DropBehind;
 use nyx_base::{Instant, Nanos};
 
+/// What is read ahead takes this part of memory at most: one in so many.
+const MEMORY_ONE_IN: u64 = 8;
 /// Pages of which is asked at once, at most.
 pub const SPAN_PAGES_MAX: u32 = u64::BITS;
 /// The window of a stream, at first and at most. Below the least it is none.
@@ -48,6 +56,8 @@ const BEHIND_PAGES: i64 = 16;
 /// A stream asks once this part of its window is free, one in so many: pages side by side are read
 /// by one request, and who catches up with what is being read waits once for each.
 const ASK_ONE_IN: i64 = 4;
+/// What its program asked for alone is behind a stream too, but for more pages than this.
+const ALONE_PAGES: i64 = 256;
 /// What a stream asked for and has not been looked at; more is forgotten.
 const ASKED: usize = 64;
 /// The pace of a stream is that of so long, at least.
@@ -56,8 +66,9 @@ const PACE: Nanos = Nanos::from_micros(50);
 const PACE_SLOWER_ONE_IN: u64 = 8;
 /// A stream that has not gone on for so long stands still.
 const STILL: Nanos = Nanos::from_millis(10);
-/// The next look is due when this part of a window was used: one in so many.
-const LOOK_ONE_IN: i64 = 4;
+/// The next look is due when this part of what is ahead was used, one in so many: asking for as
+/// much takes about as long as the program takes to use it.
+const LOOK_ONE_IN: i64 = 8;
 /// And no sooner or later than this; where nothing was heard of, twice as late each time.
 const LOOK_LEAST: Nanos = Nanos::from_micros(100);
 const LOOK_MOST: Nanos = Nanos::from_millis(2);
@@ -94,6 +105,16 @@ pub struct Span {
     pub pages: u32,
 }
 
+impl Fault {
+    fn span(self) -> Span {
+        Span {
+            process: self.process,
+            first: self.page,
+            pages: 1,
+        }
+    }
+}
+
 impl Span {
     /// From the first to the last page that is one of those.
     fn of(self, which: u64) -> Span {
@@ -115,8 +136,14 @@ pub trait Memory {
     /// Begins to read what is on a device of a span, by [`Memory::submit`] at the latest; false
     /// where there is no room for it just now.
     fn will_need(&mut self, span: Span) -> bool;
-    /// What is to be read is told: spans side by side are one request.
+    /// Sends away what is in memory of a span, by [`Memory::submit`] at the latest.
+    fn send_away(&mut self, span: Span);
+    /// What is to be read or sent away is told: spans side by side are one request.
     fn submit(&mut self);
+    /// Whether there is little room, so that for pages that come others have to leave.
+    fn is_short(&mut self) -> bool;
+    /// How long the programs have worked, not counting the kernel's work for them.
+    fn worked(&mut self) -> Nanos;
 }
 
 /// When to look again at what was heard.
@@ -137,6 +164,8 @@ pub struct Counts {
     pub used: u64,
     /// And how many were not.
     pub unused: u64,
+    /// Pages that were sent away behind a stream.
+    pub sent: u64,
 }
 
 /// See the module.
@@ -158,6 +187,7 @@ pub struct Readahead {
     heard_before: u64,
     quiet: Nanos,
     counts: Counts,
+    behind: DropBehind,
 }
 
 /// Places are pages, counted in the direction of the stream.
@@ -170,6 +200,8 @@ struct Stream {
     at: i64,
     /// Behind all that was asked for.
     edge: i64,
+    /// What came in from here to the edge was asked for by the program alone.
+    alone: i64,
     window: u32,
     steps: u32,
     /// When it went on last, in faults.
@@ -180,8 +212,10 @@ struct Stream {
     paced: (Instant, i64),
     ns_per_page: u64,
     asked: [Asked; ASKED],
-    looked_at: u64,
+    /// How many there were, and of those how many were looked at, and could leave.
     asks: u64,
+    looked_at: u64,
+    left: u64,
 }
 
 /// What was asked for at once.
@@ -189,7 +223,7 @@ struct Stream {
 struct Asked {
     at: i64,
     pages: u32,
-    /// Which of them were on a device.
+    /// Which of them were on a device; none where the program asked for them, one by one.
     which: u64,
 }
 
@@ -198,6 +232,7 @@ const NO_STREAM: Stream = Stream {
     is_down: false,
     at: 0,
     edge: 0,
+    alone: 0,
     window: 0,
     steps: 0,
     heard: 0,
@@ -209,32 +244,38 @@ const NO_STREAM: Stream = Stream {
         pages: 0,
         which: 0,
     }; ASKED],
-    looked_at: 0,
     asks: 0,
+    looked_at: 0,
+    left: 0,
 };
 
 impl Readahead {
-    /// Nothing is known. No more than `budget_pages` are asked for ahead of all streams together
-    /// that went on lately; one that has just stopped may have as many ahead of it still.
-    pub fn new(budget_pages: u32) -> Readahead {
-        Readahead {
+    /// Nothing is known, and the programs have memory for so many pages.
+    pub fn new(memory_pages: u64) -> Readahead {
+        let mut new = Readahead {
             streams: Box::new([NO_STREAM; STREAMS]),
             lately: [None; LATELY],
             births: 0,
             heard: 0,
-            budget_pages,
+            budget_pages: 0,
             in_vain: 0,
             pause: PAUSE_FIRST,
             steps: STEPS_FIRST,
             heard_before: 0,
             quiet: LOOK_MOST,
             counts: Counts::default(),
-        }
+            behind: DropBehind::new(),
+        };
+        new.set_memory(memory_pages);
+        new
     }
 
-    /// So many pages from now on.
-    pub fn set_budget(&mut self, budget_pages: u32) {
-        self.budget_pages = budget_pages;
+    /// The programs have memory for so many pages from now on. A part of that is asked for ahead of
+    /// all streams together that went on lately; one that has just stopped may have as many ahead
+    /// of it still.
+    pub fn set_memory(&mut self, pages: u64) {
+        self.budget_pages = u32::try_from(pages / MEMORY_ONE_IN).unwrap_or(u32::MAX);
+        self.behind.set_memory(pages);
     }
 
     /// What it did until now.
@@ -245,10 +286,16 @@ impl Readahead {
     /// A fault was heard of. After the last of those that were: [`Readahead::act`].
     pub fn hear(&mut self, now: Instant, fault: Fault) {
         self.heard += 1;
-        self.in_vain = self.in_vain.saturating_add(u32::from(fault.is_major));
-        match self.continued(fault) {
+        if fault.is_major {
+            self.in_vain = self.in_vain.saturating_add(1);
+            self.behind.bring(fault.span(), 1);
+        }
+        match self.continued(now, fault) {
             Some(number) => {
                 let stream = &mut self.streams[number];
+                if stream.stands_still(now) {
+                    stream.begin_again(fault.page);
+                }
                 stream.heard = self.heard;
                 stream.goes_on(now, stream.place(fault.page));
             }
@@ -261,6 +308,7 @@ impl Readahead {
     pub fn act(&mut self, now: Instant, memory: &mut impl Memory) -> Next {
         let window_most = self.window_most();
         let mut is_blocked = false;
+        self.behind.think(now, || memory.worked());
         for number in 0..STREAMS {
             let stream = &mut self.streams[number];
             if !stream.has_gone_on || stream.steps < self.steps && stream.asks == 0 {
@@ -276,11 +324,21 @@ impl Readahead {
                 self.steps = STEPS_FIRST;
                 (self.in_vain, self.pause) = (0, PAUSE_FIRST);
             }
-            let (asked, is_room) = stream.ask(window_most, memory);
+            // What comes is waited for; what leaves makes room for it, or for what comes next.
+            let (mut asked, mut is_room) = stream.ask(window_most, &mut self.behind, memory);
             memory.submit();
+            let sent = stream.leave(&mut self.behind, memory);
+            memory.submit();
+            if !is_room && sent > 0 {
+                let again;
+                (again, is_room) = stream.ask(window_most, &mut self.behind, memory);
+                memory.submit();
+                asked += again;
+            }
             self.counts.asked += asked;
+            self.counts.sent += sent;
             // One whose program stands still asks again once that goes on.
-            let is_waiting = !is_room && now.since(stream.paced.0) < STILL;
+            let is_waiting = !is_room && !stream.stands_still(now);
             stream.has_gone_on |= is_waiting;
             is_blocked |= is_waiting;
         }
@@ -308,8 +366,9 @@ impl Readahead {
         Next::Look(due.min().unwrap_or(self.quiet))
     }
 
-    /// The stream that goes on with a fault: of several the one that is nearest.
-    fn continued(&self, fault: Fault) -> Option<usize> {
+    /// The stream that goes on with a fault: of several one that went on lately, and of those the
+    /// nearest.
+    fn continued(&self, now: Instant, fault: Fault) -> Option<usize> {
         let streams = self.streams.iter().enumerate();
         let reached = streams.filter_map(|(number, stream)| {
             let is_its = stream.process == Some(fault.process);
@@ -317,9 +376,11 @@ impl Readahead {
                 stream.steps >= STEPS_FIRST || self.heard - stream.heard <= FAULTS_BETWEEN_FIRST;
             let off = stream.place(fault.page) - stream.at;
             let reach = (stream.edge - stream.at).max(0) + REACH_PAGES;
-            (is_its && is_in_time && (0..=reach).contains(&off)).then_some((off, number))
+            let is_still = stream.stands_still(now);
+            let goes_on = is_its && is_in_time && (0..=reach).contains(&off);
+            goes_on.then_some((is_still, off, number))
         });
-        reached.min().map(|(_, number)| number)
+        reached.min().map(|(_, _, number)| number)
     }
 
     /// A stream begins with this fault, where one was close to it lately.
@@ -350,6 +411,7 @@ impl Readahead {
         };
         stream.at = stream.place(page);
         stream.edge = stream.at + 1;
+        stream.alone = stream.at;
         stream.paced = (now, stream.at);
     }
 
@@ -385,6 +447,12 @@ impl Stream {
         })
     }
 
+    /// It is where it was long ago: what it asked for then has been used, and may have left again.
+    fn begin_again(&mut self, page: u64) {
+        self.edge = self.place(page) + 1;
+        self.alone = self.edge;
+    }
+
     fn goes_on(&mut self, now: Instant, at: i64) {
         if at == self.at {
             return;
@@ -407,7 +475,12 @@ impl Stream {
 
     /// Asks for what is not asked for yet of its window, once that is worth it; how many pages, and
     /// whether there was room for all of them.
-    fn ask(&mut self, window_most: u32, memory: &mut impl Memory) -> (u64, bool) {
+    fn ask(
+        &mut self,
+        window_most: u32,
+        behind: &mut DropBehind,
+        memory: &mut impl Memory,
+    ) -> (u64, bool) {
         let mut asked = 0;
         self.edge = self.edge.max(self.at + 1);
         let window = self.window.min(window_most);
@@ -423,11 +496,16 @@ impl Stream {
                 break;
             };
             let which = memory.on_device(span);
-            if which != 0 && !memory.will_need(span.of(which)) {
-                return (asked, false);
-            }
             if which != 0 {
-                asked += u64::from(which.count_ones());
+                if !memory.will_need(span.of(which)) {
+                    // What is behind may make some.
+                    self.note_alone(self.at + 1);
+                    return (asked, false);
+                }
+                let count = u64::from(which.count_ones());
+                behind.bring(span.of(which), count);
+                asked += count;
+                self.note_alone(self.edge);
                 self.note(Asked {
                     at: self.edge,
                     pages,
@@ -435,14 +513,32 @@ impl Stream {
                 });
             }
             self.edge += i64::from(pages);
+            self.alone = self.edge;
         }
         (asked, true)
+    }
+
+    /// Notes what the program has asked for until a place since the stream last did.
+    fn note_alone(&mut self, end: i64) {
+        let mut at = self.alone.max(end - ALONE_PAGES);
+        while at < end {
+            let pages = (end - at).min(i64::from(SPAN_PAGES_MAX));
+            self.note(Asked {
+                at,
+                pages: pages as u32,
+                which: 0,
+            });
+            at += pages;
+        }
+        self.alone = self.alone.max(end);
     }
 
     fn note(&mut self, asked: Asked) {
         self.asked[self.asks as usize % ASKED] = asked;
         self.asks += 1;
-        self.looked_at = self.looked_at.max(self.asks.saturating_sub(ASKED as u64));
+        let kept = self.asks.saturating_sub(ASKED as u64);
+        self.looked_at = self.looked_at.max(kept);
+        self.left = self.left.max(kept);
     }
 
     /// Looks at what is behind it, and has its window follow from that, or ends; how many pages
@@ -475,10 +571,37 @@ impl Stream {
         (used, asked - used)
     }
 
+    /// Sends away what is behind it, as far as it was looked at, where memory is full and that
+    /// spares reads; how many pages.
+    fn leave(&mut self, behind: &mut DropBehind, memory: &mut impl Memory) -> u64 {
+        let mut sent = 0;
+        while self.left < self.looked_at {
+            let one = self.asked[self.left as usize % ASKED];
+            self.left += 1;
+            let span = self.span(one.at, one.pages);
+            let Some(span) = span.filter(|_| behind.sends() && memory.is_short()) else {
+                continue;
+            };
+            let span = if one.which == 0 {
+                span
+            } else {
+                span.of(one.which)
+            };
+            memory.send_away(span);
+            behind.send(span);
+            sent += u64::from(span.pages);
+        }
+        sent
+    }
+
     /// Whether something is ahead of it that is being used up.
     fn moves(&self, now: Instant) -> bool {
         let is_ahead = self.asks > 0 || self.edge > self.at + 1;
-        self.process.is_some() && is_ahead && now.since(self.paced.0) < STILL
+        self.process.is_some() && is_ahead && !self.stands_still(now)
+    }
+
+    fn stands_still(&self, now: Instant) -> bool {
+        now.since(self.paced.0) >= STILL
     }
 
     /// When a part of what is ahead will have been used; at once where its pace is not known.

@@ -16,8 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// It goes before the program where both want a CPU, if that is allowed.
-const NICE: i32 = -10;
+/// How nice a thread is that goes before the program where both want a CPU, if that is allowed.
+pub(super) const BEFORE_PROGRAMS: i32 = -10;
+/// And one that goes before those too: it has little to do, and somebody waits for it.
+pub(super) const BEFORE_ALL: i32 = -19;
 
 /// What the thread shares with its owner. Each is a word of its own and nothing is published by
 /// it, so `Relaxed` is enough; what a turn leaves behind is ordered by joining.
@@ -35,18 +37,18 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Begins to take turns on that CPU, or on any; each says how long to pause after it, if at
-    /// all, or that it was the last.
+    /// Begins to take turns on that CPU, or on any, and that nice; each says how long to pause
+    /// after it, if at all, or that it was the last.
     pub(super) fn start(
         name: &str,
-        cpu: Option<usize>,
+        (cpu, nice): (Option<usize>, i32),
         mut turn: impl FnMut() -> ControlFlow<(), Option<Nanos>> + Send + 'static,
     ) -> Result<Aside, SwapError> {
         let shared = Arc::new(Shared::default());
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
-            settle_down(cpu);
+            settle_down(cpu, nice);
             while !seen.is_over.load(Relaxed) {
                 let next = turn();
                 seen.cpu_ns.store(own_cpu_ns(), Relaxed);
@@ -100,7 +102,7 @@ fn own_cpu_ns() -> u64 {
 
 /// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
 /// same.
-fn settle_down(on_cpu: Option<usize>) {
+fn settle_down(on_cpu: Option<usize>, nice: i32) {
     if let Some(cpu) = on_cpu {
         let mut one = CpuSet::new();
         one.set(cpu);
@@ -108,5 +110,5 @@ fn settle_down(on_cpu: Option<usize>) {
             tracing::warn!(cpu, %error, "a thread cannot be kept to this CPU");
         }
     }
-    let _ = rustix::process::setpriority_process(None, NICE);
+    let _ = rustix::process::setpriority_process(None, nice);
 }

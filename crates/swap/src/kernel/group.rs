@@ -282,7 +282,8 @@ impl Group {
         }
     }
 
-    fn cpu(&self) -> Option<[Nanos; 2]> {
+    /// CPU time of its programs, and of the kernel for them; none where that is not counted.
+    pub(super) fn cpu(&self) -> Option<[Nanos; 2]> {
         let dir = self.pressure.as_ref().unwrap_or(&self.dir);
         let text = fs::read_to_string(dir.join("cpu.stat")).ok()?;
         let time = |name: &str| field(&text, name).map(Nanos::from_micros);

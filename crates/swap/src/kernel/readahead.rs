@@ -2,17 +2,18 @@
 //! [`nyx_policy::paging::readahead`] wants of what [`Faults`] hears is asked for by
 //! `process_madvise` (`MADV_WILLNEED`), which begins to read it into the kernel's swap cache, in
 //! pieces as large as it lies on the device. Who wants a page of those then has it within a
-//! microsecond.
+//! microsecond. What leaves behind a stream is told of likewise (`MADV_PAGEOUT`).
 //!
-//! What it never does: change what a program sees; ask for more than is free ahead of the group's
-//! limit when it looks. (With control groups of version 1 the limit is lower for the moments of a
-//! reclaim: what is asked for just then is reclaimed for by this thread. Waiting for those to be
-//! over left twice as many faults with a read.)
+//! What it never does: change what a program sees; send away what another process has too (the
+//! kernel leaves that); ask for more than is free ahead of the group's limit when it looks. (With
+//! control groups of version 1 the limit is lower for the moments of a reclaim: what is asked for
+//! just then is reclaimed for by this thread. Waiting for those to be over left twice as many
+//! faults with a read.)
 //!
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::PAGE_BYTES;
-use super::aside::Aside;
+use super::aside::{Aside, BEFORE_ALL};
 use super::faults::Faults;
 use super::group::{Group, UNLIMITED};
 use crate::error::SwapError;
@@ -29,10 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// What is read ahead takes this part of the limit at most: one in so many.
-const LIMIT_ONE_IN: u64 = 16;
 /// And so much is left free at most.
 const SPARE_ONE_IN: u64 = 32;
+/// There is little room where less than this part of the limit is free, one in so many: as much as
+/// the pool has at most.
+const SHORT_ONE_IN: u64 = 8;
 /// Pages that are told of at once: the program can change no mapping meanwhile.
 const REQUEST_PAGES_MOST: u64 = 256;
 /// Processes whose memory is at hand.
@@ -55,6 +57,9 @@ pub struct ReadAhead {
     pub used_pages: u64,
     /// And how many it did not.
     pub unused_pages: u64,
+    /// Pages that were sent away behind what goes through memory in order.
+    #[serde(default)]
+    pub sent_pages: u64,
     /// CPU time that it took.
     pub cpu_ns: u64,
 }
@@ -111,7 +116,7 @@ impl Reader {
         };
         Ok(Reader {
             told,
-            aside: Aside::start("nyx-readahead", cpu, turn)?,
+            aside: Aside::start("nyx-readahead", (cpu, BEFORE_ALL), turn)?,
         })
     }
 
@@ -122,6 +127,7 @@ impl Reader {
             pages: counts.asked,
             used_pages: counts.used,
             unused_pages: counts.unused,
+            sent_pages: counts.sent,
             cpu_ns: self.aside.cpu().0,
         })
     }
@@ -157,7 +163,7 @@ impl Work {
         let policy = &mut self.policy;
         self.faults.take(|fault| policy.hear(now, fault));
         self.programs.look_anew();
-        policy.set_budget(self.programs.budget_pages());
+        policy.set_memory(self.programs.limit_bytes / PAGE_BYTES);
         let next = policy.act(now, &mut self.programs);
         if let Some(error) = self.programs.refused.take() {
             return Err(error);
@@ -190,9 +196,17 @@ struct Programs {
     /// Whether the kernel has ever taken an advice.
     is_known: bool,
     /// To be told of at once with what lies beside it.
-    pending: Option<Span>,
+    pending: Option<(Advice, Span)>,
     /// The kernel lets nobody advise, or not this process.
     refused: Option<io::Error>,
+}
+
+/// What the kernel is told of memory, as it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+enum Advice {
+    WillNeed = libc::MADV_WILLNEED,
+    PageOut = libc::MADV_PAGEOUT,
 }
 
 struct Program {
@@ -257,11 +271,6 @@ impl Programs {
         self.spare_bytes.min(self.limit_bytes / SPARE_ONE_IN)
     }
 
-    fn budget_pages(&self) -> u32 {
-        let pages = self.limit_bytes / LIMIT_ONE_IN / PAGE_BYTES;
-        u32::try_from(pages).unwrap_or(u32::MAX)
-    }
-
     fn of(&mut self, process: u32) -> &mut Program {
         match self.open.iter().position(|one| one.process == process) {
             Some(place) => {
@@ -278,14 +287,29 @@ impl Programs {
         self.open.last_mut().expect("it was just put there")
     }
 
-    /// Begins to read; of this many pages.
-    fn advise(&mut self, span: Span) {
+    /// Tells of a span, at once with what lies beside it.
+    fn tell(&mut self, advice: Advice, span: Span) {
+        let both = match self.pending.take() {
+            Some((other, before)) => {
+                let both = beside(before, span).filter(|_| other == advice);
+                if both.is_none() {
+                    self.advise(other, before);
+                }
+                both
+            }
+            None => None,
+        };
+        self.pending = Some((advice, both.unwrap_or(span)));
+    }
+
+    /// Begins to read or to send away.
+    fn advise(&mut self, advice: Advice, span: Span) {
         let program = self.of(span.process);
         let Some((pidfd, _)) = &program.handle else {
             return;
         };
         let (at, bytes) = (span.first * PAGE_BYTES, u64::from(span.pages) * PAGE_BYTES);
-        match will_need(pidfd, at, bytes) {
+        match advise(pidfd, advice, at, bytes) {
             // It has ended, or is somebody else's by now.
             Err(Errno::SRCH | Errno::ACCESS) => program.handle = None,
             Err(error @ (Errno::PERM | Errno::NOSYS)) => self.refuse(error),
@@ -350,20 +374,28 @@ impl Memory for Programs {
         }
         self.is_woken = false;
         self.room_bytes -= bytes;
-        self.pending = match self.pending.take() {
-            None => Some(span),
-            Some(other) => beside(other, span).or_else(|| {
-                self.advise(other);
-                Some(span)
-            }),
-        };
+        self.tell(Advice::WillNeed, span);
         true
     }
 
+    fn send_away(&mut self, span: Span) {
+        self.tell(Advice::PageOut, span);
+    }
+
     fn submit(&mut self) {
-        if let Some(span) = self.pending.take() {
-            self.advise(span);
+        if let Some((advice, span)) = self.pending.take() {
+            self.advise(advice, span);
         }
+    }
+
+    fn is_short(&mut self) -> bool {
+        let used = self.group.used().unwrap_or(u64::MAX);
+        self.limit_bytes.saturating_sub(used) < self.limit_bytes / SHORT_ONE_IN
+    }
+
+    fn worked(&mut self) -> Nanos {
+        // Where that is not to be known it never seems to work.
+        self.group.cpu().map_or(Nanos(0), |[user, _]| user)
     }
 }
 
@@ -380,21 +412,22 @@ fn beside(a: Span, b: Span) -> Option<Span> {
     })
 }
 
-/// Begins to read what another process has on swap of a range of its addresses.
-fn will_need(process: &OwnedFd, at: u64, bytes: u64) -> Result<(), Errno> {
+/// Tells of a range of another process's addresses: that what is on swap of it will be needed,
+/// which begins to read it, or that what is in memory will not be for long, which sends it there.
+fn advise(process: &OwnedFd, advice: Advice, at: u64, bytes: u64) -> Result<(), Errno> {
     let range = libc::iovec {
         iov_base: at as *mut _,
         iov_len: bytes as usize,
     };
     // SAFETY: the call reads one range, which is there; what that names is another process's, and
-    // this advice changes nothing that it could see.
+    // both advices change nothing that it could see.
     let advised = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
             process.as_raw_fd(),
             &raw const range,
             1,
-            libc::MADV_WILLNEED,
+            advice as i32,
             0,
         )
     };
@@ -432,6 +465,38 @@ mod tests {
             beside(span(1, 100, 200), span(1, 300, 57)),
             None,
             "too many"
+        );
+    }
+
+    #[test]
+    fn what_leaves_and_what_comes_are_told_apart_and_nothing_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut programs = programs(dir.path(), 0);
+        let (left, right) = (span(u32::MAX, 0, 64), span(u32::MAX, 64, 64));
+        programs.send_away(left);
+        programs.send_away(right);
+        let both = span(u32::MAX, 0, 128);
+        assert_eq!(programs.pending, Some((Advice::PageOut, both)));
+        // What leaves is told before what comes.
+        assert!(programs.will_need(span(u32::MAX, 128, 64)));
+        let comes = (Advice::WillNeed, span(u32::MAX, 128, 64));
+        assert_eq!(programs.pending, Some(comes));
+        programs.submit();
+        assert_eq!(programs.pending, None);
+    }
+
+    #[test]
+    fn there_is_little_room_where_less_than_an_eighth_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        for (used, is_short) in [(0, false), (895 << 10, false), (897 << 10, true)] {
+            let mut programs = programs(dir.path(), used);
+            programs.look_anew();
+            assert_eq!(programs.is_short(), is_short, "{used} bytes of a MiB");
+        }
+        assert_eq!(
+            programs(dir.path(), 0).worked(),
+            Nanos(0),
+            "nobody counts it here"
         );
     }
 
@@ -505,7 +570,6 @@ mod tests {
             free.pending.is_none(),
             "they are told before it is looked again"
         );
-        assert_eq!(free.budget_pages(), 16);
         // A group without a limit has no use for it.
         fs::write(
             dir.path().join("memory.limit_in_bytes"),
@@ -513,7 +577,7 @@ mod tests {
         )
         .unwrap();
         free.look();
-        assert_eq!((free.budget_pages(), free.room_bytes), (0, 0));
+        assert_eq!((free.limit_bytes, free.room_bytes), (0, 0));
     }
 
     #[test]

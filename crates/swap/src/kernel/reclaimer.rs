@@ -13,7 +13,7 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
-use super::aside::Aside;
+use super::aside::{Aside, BEFORE_PROGRAMS};
 use super::group::{Group, UNLIMITED, is_partial};
 use super::hierarchy::Version;
 use crate::error::SwapError;
@@ -126,7 +126,7 @@ impl Reclaimer {
         let turn = move || ControlFlow::Continue(work.turn_or_rest());
         Ok(Reclaimer {
             shared,
-            aside: Aside::start("nyx-reclaimer", on_cpu, turn)?,
+            aside: Aside::start("nyx-reclaimer", (on_cpu, BEFORE_PROGRAMS), turn)?,
             on_cpu,
             floor_bytes,
         })

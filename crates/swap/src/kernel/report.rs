@@ -358,6 +358,9 @@ impl Report {
         if let Some(percent) = (done.used_pages * 100).checked_div(looked_at) {
             write!(f, ", {percent} % of {looked_at} used")?;
         }
+        if done.sent_pages > 0 {
+            write!(f, ", {} sent away behind", done.sent_pages)?;
+        }
         write!(f, "; {seconds:.2} s of CPU")?;
         match self.reclaimer_on_cpu {
             Some(cpu) => writeln!(f, " {cpu}"),

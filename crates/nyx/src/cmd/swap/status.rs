@@ -110,7 +110,7 @@ type Metric = (
 );
 
 /// Seconds and bytes, as Prometheus has them.
-const METRICS: [Metric; 21] = [
+const METRICS: [Metric; 22] = [
     ("resident_bytes", "gauge", "Bytes in memory.", |line| {
         Some(line.used_bytes as f64)
     }),
@@ -179,6 +179,12 @@ const METRICS: [Metric; 21] = [
         "counter",
         "Of those that the program has passed since, pages that it did not use.",
         |line| Some(line.figures?.read_ahead?.unused_pages as f64),
+    ),
+    (
+        "read_ahead_sent_pages_total",
+        "counter",
+        "Pages that were sent away behind what the program goes through in order.",
+        |line| Some(line.figures?.read_ahead?.sent_pages as f64),
     ),
     (
         "read_ahead_cpu_seconds_total",
@@ -362,6 +368,7 @@ mod tests {
             pages: 31,
             used_pages: 32,
             unused_pages: 33,
+            sent_pages: 35,
             cpu_ns: 750_000_000,
         };
         Line {
@@ -410,6 +417,7 @@ mod tests {
             format!("nyx_swap_read_ahead_pages_total{{{labels}}} 31\n"),
             format!("nyx_swap_read_ahead_used_pages_total{{{labels}}} 32\n"),
             format!("nyx_swap_read_ahead_unused_pages_total{{{labels}}} 33\n"),
+            format!("nyx_swap_read_ahead_sent_pages_total{{{labels}}} 35\n"),
             format!("nyx_swap_read_ahead_cpu_seconds_total{{{labels}}} 0.75\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.5\"}} 0.000004\n"),
             format!("nyx_swap_in_seconds{{{labels},quantile=\"0.99\"}} 0.00025\n"),
