@@ -116,6 +116,16 @@ impl Fault {
 }
 
 impl Span {
+    /// The first of those pages, and those that follow it side by side.
+    fn first_run_of(self, which: u64) -> Span {
+        let before = which.trailing_zeros();
+        Span {
+            first: self.first + u64::from(before),
+            pages: (which >> before).trailing_ones(),
+            ..self
+        }
+    }
+
     /// From the first to the last page that is one of those.
     fn of(self, which: u64) -> Span {
         let (before, after) = (which.trailing_zeros(), which.leading_zeros());
@@ -293,7 +303,7 @@ impl Readahead {
         match self.continued(now, fault) {
             Some(number) => {
                 let stream = &mut self.streams[number];
-                if stream.stands_still(now) {
+                if now.since(stream.paced.0) >= stream.still() {
                     stream.begin_again(fault.page);
                 }
                 stream.heard = self.heard;
@@ -451,6 +461,14 @@ impl Stream {
     fn begin_again(&mut self, page: u64) {
         self.edge = self.place(page) + 1;
         self.alone = self.edge;
+        (self.looked_at, self.left) = (self.asks, self.asks);
+    }
+
+    /// After this time it is not just slow.
+    fn still(&self) -> Nanos {
+        STILL.max(Nanos(
+            self.ns_per_page.saturating_mul(u64::from(SPAN_PAGES_MAX)),
+        ))
     }
 
     fn goes_on(&mut self, now: Instant, at: i64) {
@@ -582,14 +600,19 @@ impl Stream {
             let Some(span) = span.filter(|_| behind.sends() && memory.is_short()) else {
                 continue;
             };
-            let span = if one.which == 0 {
-                span
-            } else {
-                span.of(one.which)
+            let mut which = match one.which {
+                0 => u64::MAX >> (SPAN_PAGES_MAX - span.pages),
+                which => which,
             };
-            memory.send_away(span);
-            behind.send(span);
-            sent += u64::from(span.pages);
+            // What was there before stays: somebody may want it all the time.
+            while which != 0 {
+                let run = span.first_run_of(which);
+                memory.send_away(run);
+                behind.send(run);
+                sent += u64::from(run.pages);
+                let end = run.first - span.first + u64::from(run.pages);
+                which &= u64::MAX.checked_shl(end as u32).unwrap_or(0);
+            }
         }
         sent
     }

@@ -291,7 +291,11 @@ impl Programs {
     fn tell(&mut self, advice: Advice, span: Span) {
         let both = match self.pending.take() {
             Some((other, before)) => {
-                let both = beside(before, span).filter(|_| other == advice);
+                let both = beside(before, span).filter(|both| {
+                    // What lies between is no harm where it is read, and where it leaves it is.
+                    let is_exact = both.pages == before.pages + span.pages;
+                    other == advice && (is_exact || advice == Advice::WillNeed)
+                });
                 if both.is_none() {
                     self.advise(other, before);
                 }
@@ -314,10 +318,12 @@ impl Programs {
             Err(Errno::SRCH | Errno::ACCESS) => program.handle = None,
             Err(error @ (Errno::PERM | Errno::NOSYS)) => self.refuse(error),
             // Linux 5.10 knows other advice only.
-            Err(error @ Errno::INVAL) if !self.is_known => self.refuse(error),
+            Err(error @ Errno::INVAL) if !self.is_known && advice == Advice::WillNeed => {
+                self.refuse(error);
+            }
             // A hole in its memory, and others that are no harm.
             Err(_) => {}
-            Ok(()) => self.is_known = true,
+            Ok(()) => self.is_known |= advice == Advice::WillNeed,
         }
         // What others took meanwhile is seen before more is asked for.
         self.room_bytes = 0;
@@ -477,12 +483,18 @@ mod tests {
         programs.send_away(right);
         let both = span(u32::MAX, 0, 128);
         assert_eq!(programs.pending, Some((Advice::PageOut, both)));
+        programs.room_bytes = 1 << 20;
         // What leaves is told before what comes.
         assert!(programs.will_need(span(u32::MAX, 128, 64)));
         let comes = (Advice::WillNeed, span(u32::MAX, 128, 64));
         assert_eq!(programs.pending, Some(comes));
         programs.submit();
         assert_eq!(programs.pending, None);
+        // What lies between two that leave stays.
+        programs.send_away(span(u32::MAX, 0, 8));
+        programs.send_away(span(u32::MAX, 10, 8));
+        let second = (Advice::PageOut, span(u32::MAX, 10, 8));
+        assert_eq!(programs.pending, Some(second));
     }
 
     #[test]

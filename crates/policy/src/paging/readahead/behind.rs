@@ -24,10 +24,18 @@ use nyx_base::{Instant, Nanos};
 const STRETCHES: usize = 256;
 const STRETCH_PAGES: u64 = 512;
 const STRETCH_ONE_IN: u64 = 64;
-/// It is tried where this part of what was sent away came back soon, one in so many.
+/// It is tried where this part of what was sent away came back soon, one in so many, and it is this
+/// part of memory. What was sent away and came back spans a whole round of a loop, which is what is
+/// compared: within a round there are times at which all is read, and others at which nothing is.
 const SOON_ONE_IN: u64 = 4;
+const SOON_OF_MEMORY_ONE_IN: u64 = 32;
 /// For so many times as long as it took to fill memory before, at most.
 const TRIES_TIMES: u64 = 8;
+/// A size of memory is another one where it differs by more than this part, one in so many.
+const ALIKE_ONE_IN: u64 = 8;
+/// A trial in which the program worked for less than this part of the time before, one in so many,
+/// tells nothing: it had nothing to do.
+const IDLE_ONE_IN: u64 = 4;
 /// What was found holds until memory was filled so often; twice as often where it is found again,
 /// up to the most.
 const HOLDS_FIRST: u64 = 4;
@@ -37,6 +45,8 @@ const HOLDS_MOST: u64 = 64;
 #[derive(Clone, Debug)]
 pub(super) struct DropBehind {
     memory_pages: u64,
+    /// How many it had when what is known of it began.
+    known_pages: u64,
     /// Pages that came in.
     brought: u64,
     stretches: Box<[Stretch; STRETCHES]>,
@@ -137,6 +147,7 @@ impl DropBehind {
     pub(super) fn new() -> DropBehind {
         DropBehind {
             memory_pages: 0,
+            known_pages: 0,
             brought: 0,
             stretches: Box::new([Stretch::default(); STRETCHES]),
             count: 0,
@@ -150,9 +161,18 @@ impl DropBehind {
         }
     }
 
-    /// Memory has so many pages from now on.
+    /// Memory has so many pages from now on. Where that is another size, nothing is known of it.
     pub(super) fn set_memory(&mut self, pages: u64) {
+        let is_alike = pages.abs_diff(self.known_pages) * ALIKE_ONE_IN <= self.known_pages;
         self.memory_pages = pages;
+        if is_alike {
+            return;
+        }
+        self.known_pages = pages;
+        (self.was_kept, self.holds) = (None, HOLDS_FIRST);
+        (self.holds_until, self.count) = (self.brought, 0);
+        let begin = self.begin;
+        self.begin_anew(begin.at, begin.worked);
     }
 
     /// Whether what is behind a stream leaves first.
@@ -166,6 +186,7 @@ impl DropBehind {
         let remembered = &self.stretches[..self.count.min(STRETCHES)];
         let soon = remembered
             .iter()
+            .filter(|stretch| stretch.brought >= self.begin.brought)
             .filter(|stretch| self.brought - stretch.brought < self.memory_pages)
             .map(|stretch| stretch.shared_with(span))
             .sum::<u64>();
@@ -195,9 +216,13 @@ impl DropBehind {
 
     /// Thinks it over, where it is time; `worked` is asked then how long the program has worked.
     pub(super) fn think(&mut self, now: Instant, worked: impl FnOnce() -> Nanos) {
-        let is_filled = self.brought - self.begin.brought >= self.memory_pages.max(1);
+        let is_filled = self.brought - self.begin.brought >= self.memory_pages;
+        if self.memory_pages == 0 {
+            return;
+        }
         match self.way {
-            Way::Sends if is_filled => self.doubt(now, worked()),
+            Way::Sends if self.is_doubtful() => self.try_without(now, worked()),
+            Way::Sends if is_filled => self.begin_anew(now, worked()),
             Way::Tries(trial) if is_filled && !trial.is_filled && now < trial.until => {
                 self.begin_anew(now, worked());
                 self.way = Way::Tries(Trial {
@@ -213,12 +238,15 @@ impl DropBehind {
         }
     }
 
-    /// Memory was filled once: whether much of what was sent away came back.
-    fn doubt(&mut self, now: Instant, worked: Nanos) {
-        let is_soon = self.soon * SOON_ONE_IN >= self.sent && self.soon > 0;
-        if !is_soon || self.brought < self.holds_until {
-            return self.begin_anew(now, worked);
-        }
+    /// Whether much of what was sent away came back.
+    fn is_doubtful(&self) -> bool {
+        let least = (self.memory_pages / SOON_OF_MEMORY_ONE_IN).max(1);
+        let is_soon = self.soon >= least && self.soon * SOON_ONE_IN >= self.sent;
+        is_soon && self.brought >= self.holds_until
+    }
+
+    /// Nothing is sent away for a while.
+    fn try_without(&mut self, now: Instant, worked: Nanos) {
         let before = self.rate(worked);
         let until = now + Nanos(now.since(self.begin.at).0 * TRIES_TIMES);
         self.begin_anew(now, worked);
@@ -231,7 +259,11 @@ impl DropBehind {
 
     /// It was tried: which of both had fewer pages come in for the same work.
     fn settle(&mut self, now: Instant, worked: Nanos, before: Rate) {
-        let is_kept = !before.is_below(self.rate(worked));
+        let rate = self.rate(worked);
+        if rate.pages < self.memory_pages && rate.worked.0 < before.worked.0 / IDLE_ONE_IN {
+            return self.begin_anew(now, worked);
+        }
+        let is_kept = !before.is_below(rate);
         self.holds = match self.was_kept == Some(is_kept) {
             true => (self.holds * 2).min(HOLDS_MOST),
             false => HOLDS_FIRST,
