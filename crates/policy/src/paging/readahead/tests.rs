@@ -739,3 +739,29 @@ fn what_was_there_before_a_stream_came_by_stays() {
     // What the program asked for before the stream did.
     assert!(long.count() <= 2, "{:?}", memory.sent);
 }
+
+#[test]
+fn a_stream_that_stood_still_asks_anew_for_what_may_have_left_again() {
+    let (mut ahead, mut memory) = (Readahead::new(8_192), Anything::new(u64::MAX));
+    let pages: Vec<u64> = (100..=300).step_by(8).collect();
+    hear(&mut ahead, 1, &pages);
+    ahead.act(Instant(0), &mut memory);
+    let goes_on = |page, millis| {
+        let now = Instant(0) + Nanos::from_millis(millis);
+        let fault = Fault {
+            process: 1,
+            page,
+            is_major: true,
+        };
+        let (mut ahead, mut memory) = (ahead.clone(), Anything::new(u64::MAX));
+        ahead.hear(now, fault);
+        ahead.act(now, &mut memory);
+        memory.asked.first().map(|span| span.first)
+    };
+    let edge = memory
+        .asked
+        .last()
+        .map(|span| span.first + u64::from(span.pages));
+    assert_eq!(goes_on(308, 1), edge, "what was asked for comes");
+    assert_eq!(goes_on(308, 20), Some(309));
+}
