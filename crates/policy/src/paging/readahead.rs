@@ -116,6 +116,25 @@ impl Fault {
 }
 
 impl Span {
+    /// Behind the last page.
+    pub fn end(self) -> u64 {
+        self.first + u64::from(self.pages)
+    }
+
+    /// Both as one, and what lies between them, where that is so many pages at most and both do not
+    /// overlap.
+    pub fn joined(self, other: Span, between_most: u64) -> Option<Span> {
+        let (low, high) = if self.first < other.first {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let between = high.first.checked_sub(low.end())?;
+        let pages = u32::try_from(high.end() - low.first).ok()?;
+        let is_one = self.process == other.process && between <= between_most;
+        is_one.then_some(Span { pages, ..low })
+    }
+
     /// The first of those pages, and those that follow it side by side.
     fn first_run_of(self, which: u64) -> Span {
         let before = which.trailing_zeros();
@@ -610,7 +629,7 @@ impl Stream {
                 memory.send_away(run);
                 behind.send(run);
                 sent += u64::from(run.pages);
-                let end = run.first - span.first + u64::from(run.pages);
+                let end = run.end() - span.first;
                 which &= u64::MAX.checked_shl(end as u32).unwrap_or(0);
             }
         }

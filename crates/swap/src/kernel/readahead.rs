@@ -289,20 +289,13 @@ impl Programs {
 
     /// Tells of a span, at once with what lies beside it.
     fn tell(&mut self, advice: Advice, span: Span) {
-        let both = match self.pending.take() {
-            Some((other, before)) => {
-                let both = beside(before, span).filter(|both| {
-                    // What lies between is no harm where it is read, and where it leaves it is.
-                    let is_exact = both.pages == before.pages + span.pages;
-                    other == advice && (is_exact || advice == Advice::WillNeed)
-                });
-                if both.is_none() {
-                    self.advise(other, before);
-                }
-                both
+        let both = self.pending.take().and_then(|(other, before)| {
+            let both = beside(advice, before, span).filter(|_| other == advice);
+            if both.is_none() {
+                self.advise(other, before);
             }
-            None => None,
-        };
+            both
+        });
         self.pending = Some((advice, both.unwrap_or(span)));
     }
 
@@ -405,17 +398,15 @@ impl Memory for Programs {
     }
 }
 
-/// Both as one, where they lie side by side; pages between them that are not on swap are no harm.
-fn beside(a: Span, b: Span) -> Option<Span> {
-    let end = |span: Span| span.first + u64::from(span.pages);
-    let (low, high) = if a.first < b.first { (a, b) } else { (b, a) };
-    let between = high.first.checked_sub(end(low))?;
-    let pages = end(high) - low.first;
-    let is_near = between < u64::from(SPAN_PAGES_MAX) && pages <= REQUEST_PAGES_MOST;
-    (a.process == b.process && is_near).then_some(Span {
-        pages: pages as u32,
-        ..low
-    })
+/// Both as one, where they lie side by side. Pages between them that are not on swap are no harm
+/// where it is read; where it leaves they would leave too.
+fn beside(advice: Advice, a: Span, b: Span) -> Option<Span> {
+    let between_most = match advice {
+        Advice::WillNeed => u64::from(SPAN_PAGES_MAX) - 1,
+        Advice::PageOut => 0,
+    };
+    let both = a.joined(b, between_most);
+    both.filter(|both| u64::from(both.pages) <= REQUEST_PAGES_MOST)
 }
 
 /// Tells of a range of another process's addresses: that what is on swap of it will be needed,
@@ -461,14 +452,27 @@ mod tests {
     #[test]
     fn spans_side_by_side_are_one_request_and_others_are_not() {
         let one = span(1, 100, 64);
-        assert_eq!(beside(one, span(1, 164, 8)), Some(span(1, 100, 72)));
-        assert_eq!(beside(one, span(1, 60, 40)), Some(span(1, 60, 104)));
-        assert_eq!(beside(one, span(1, 170, 8)), Some(span(1, 100, 78)));
-        assert_eq!(beside(one, span(1, 300, 8)), None);
-        assert_eq!(beside(one, span(2, 164, 8)), None);
-        assert_eq!(beside(one, span(1, 120, 8)), None, "they overlap");
         assert_eq!(
-            beside(span(1, 100, 200), span(1, 300, 57)),
+            beside(Advice::WillNeed, one, span(1, 164, 8)),
+            Some(span(1, 100, 72))
+        );
+        assert_eq!(
+            beside(Advice::WillNeed, one, span(1, 60, 40)),
+            Some(span(1, 60, 104))
+        );
+        assert_eq!(
+            beside(Advice::WillNeed, one, span(1, 170, 8)),
+            Some(span(1, 100, 78))
+        );
+        assert_eq!(beside(Advice::WillNeed, one, span(1, 300, 8)), None);
+        assert_eq!(beside(Advice::WillNeed, one, span(2, 164, 8)), None);
+        assert_eq!(
+            beside(Advice::WillNeed, one, span(1, 120, 8)),
+            None,
+            "they overlap"
+        );
+        assert_eq!(
+            beside(Advice::WillNeed, span(1, 100, 200), span(1, 300, 57)),
             None,
             "too many"
         );

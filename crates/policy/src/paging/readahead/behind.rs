@@ -65,14 +65,21 @@ pub(super) struct DropBehind {
 }
 
 /// Pages side by side that were sent away.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Stretch {
-    process: u32,
-    first: u64,
-    end: u64,
+    span: Span,
     /// What had come in by then.
     brought: u64,
 }
+
+const NOTHING: Stretch = Stretch {
+    span: Span {
+        process: 0,
+        first: 0,
+        pages: 0,
+    },
+    brought: 0,
+};
 
 /// A moment: what had come in, and how much the program had worked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,26 +126,13 @@ impl Rate {
 }
 
 impl Stretch {
-    fn shared_with(&self, span: Span) -> u64 {
-        if self.process != span.process {
+    fn shared_with(&self, other: Span) -> u64 {
+        let Span { process, first, .. } = self.span;
+        if process != other.process {
             return 0;
         }
-        let end = span.first + u64::from(span.pages);
-        self.end.min(end).saturating_sub(self.first.max(span.first))
-    }
-
-    /// Both as one, where they are side by side.
-    fn with(&self, span: Span, pages_most: u64) -> Option<Stretch> {
-        let end = span.first + u64::from(span.pages);
-        let is_beside = self.end == span.first || self.first == end;
-        let whole = Stretch {
-            first: self.first.min(span.first),
-            end: self.end.max(end),
-            ..*self
-        };
-        let is_one =
-            self.process == span.process && is_beside && whole.end - whole.first <= pages_most;
-        is_one.then_some(whole)
+        let end = self.span.end().min(other.end());
+        end.saturating_sub(first.max(other.first))
     }
 }
 
@@ -149,7 +143,7 @@ impl DropBehind {
             memory_pages: 0,
             known_pages: 0,
             brought: 0,
-            stretches: Box::new([Stretch::default(); STRETCHES]),
+            stretches: Box::new([NOTHING; STRETCHES]),
             count: 0,
             way: Way::Sends,
             holds_until: 0,
@@ -200,15 +194,14 @@ impl DropBehind {
         let last = self.count.checked_sub(1).map(|last| last % STRETCHES);
         let last = last.map(|last| &mut self.stretches[last]);
         if let Some(last) = last
-            && let Some(whole) = last.with(span, most)
+            && let Some(whole) = last.span.joined(span, 0)
+            && u64::from(whole.pages) <= most
         {
-            *last = whole;
+            last.span = whole;
             return;
         }
         self.stretches[self.count % STRETCHES] = Stretch {
-            process: span.process,
-            first: span.first,
-            end: span.first + u64::from(span.pages),
+            span,
             brought: self.brought,
         };
         self.count += 1;
