@@ -31,6 +31,7 @@ pub mod mapped;
 mod mapping;
 pub mod model;
 pub mod observed;
+mod place;
 pub mod pmem;
 pub mod prim;
 pub mod profile;
@@ -44,6 +45,7 @@ pub use front::Front;
 pub use image::{Image, Left};
 pub use log::{LogBytes, LogFile, LogWriter};
 pub use mapped::{Durability, Mapped, Origin};
+pub use place::is_in_memory;
 pub use pmem::Pmem;
 
 use serde::{Deserialize, Serialize};

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 mod ahead;
 #[path = "swap/arena.rs"]
 mod arena;
+#[path = "swap/hungry.rs"]
+mod hungry;
 #[path = "swap/rotation.rs"]
 mod rotation;
 #[path = "swap/tenant.rs"]

@@ -27,7 +27,7 @@ use nyx_base::{Bytes, Clock, UnixSeconds, WorkerId};
 use nyx_engine::{Binding, Engine, EngineConfig, Policies, Tenant, TenantConfig};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::Latency;
-use nyx_media::{Image, Mapped, TscClock};
+use nyx_media::{Image, Mapped, TscClock, is_in_memory};
 use nyx_policy::Policy;
 use nyx_policy::plan::Plan;
 use nyx_server::{Address, Answer, Door, Running, ServerConfig, ServerError};
@@ -39,8 +39,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// How often the reading of a journal is told of.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// What statfs(2) calls tmpfs and ramfs.
-const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What a command, and not a configuration, says about a server.
 #[derive(Clone, Copy, Debug)]
@@ -292,9 +290,8 @@ fn forget_images(config: &Config, tenants: &[config::Tenant]) -> Result<(), Fail
 /// What is synced there is gone with the machine.
 fn warn_of_memory(config: &Config) {
     let dir = &config.server.journal_dir;
-    let is_memory = |found: rustix::fs::StatFs| MEMORY.contains(&(found.f_type as u64));
     let journals = config.tenants.iter().any(|one| one.sync.is_some());
-    if journals && rustix::fs::statfs(dir).is_ok_and(is_memory) {
+    if journals && is_in_memory(dir) {
         let dir = dir.display();
         tracing::warn!(%dir, "journals lie in memory (tmpfs): they survive no power failure");
     }

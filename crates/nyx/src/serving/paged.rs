@@ -8,15 +8,15 @@
 //! What it never does: overwrite what may be somebody's: a file or a block device is taken where
 //! its first [`HEAD_BYTES`] are zero, and they stay so.
 
+use super::Options;
 use super::devices::{Opened, in_device, priced};
-use super::{MEMORY, Options};
 use crate::config;
 use crate::{Exit, Failure};
 use nyx_base::{Bytes, Clock};
 use nyx_gate::{CostTable, Device};
 use nyx_media::profile::{Effort, Identity, Profile, measure};
 use nyx_media::queue::{BlockFile, Support};
-use nyx_media::{Front, Media, MediaError, Via};
+use nyx_media::{Front, Media, MediaError, Via, is_in_memory};
 use nyx_swap::region::{Device as Pages, Paged, RegionError};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -176,9 +176,7 @@ fn head_is_zero(path: &Path, is_device: bool) -> std::io::Result<bool> {
 }
 
 fn warn_of_memory(dir: &Path) {
-    #[allow(clippy::unnecessary_cast, reason = "it has other types elsewhere")]
-    let is_memory = |found: rustix::fs::StatFs| MEMORY.contains(&(found.f_type as u64));
-    if rustix::fs::statfs(dir).is_ok_and(is_memory) {
+    if is_in_memory(dir) {
         let dir = dir.display();
         tracing::warn!(%dir, "pages go to memory (tmpfs), where they take as much as they leave");
     }

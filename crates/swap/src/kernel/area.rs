@@ -8,6 +8,7 @@
 //!
 //! *Thread safety*: whoever sets one up or takes one down holds the registry's lock.
 
+use super::disk;
 use super::record::{OwnArea, OwnFile, Record, Uses};
 use super::rotation::Rotation;
 use super::table;
@@ -101,6 +102,7 @@ impl Area {
                 Area::turn_on(&path, None)
             }
             Source::Path(path) if table::is_on(path)? => {
+                refuse_hungry(path)?;
                 let area = Area::of(path)?;
                 record.uses = area.path.clone().map_or(Uses::None, Uses::Area);
                 Ok(area)
@@ -108,6 +110,7 @@ impl Area {
             Source::Path(path) => {
                 if path.exists() {
                     check(path)?;
+                    refuse_hungry(path)?;
                     record.areas.push(OwnArea {
                         path: fs::canonicalize(path).trying("find", path)?,
                         uuid: uuid(path).trying("read the header of", path)?,
@@ -296,6 +299,17 @@ fn check(path: &Path) -> Result<(), SwapError> {
         }
         .to_owned(),
     })
+}
+
+/// Refuses a device that takes the program's memory for what leaves it.
+fn refuse_hungry(path: &Path) -> Result<(), SwapError> {
+    match disk::hunger(path) {
+        None => Ok(()),
+        Some(reason) => Err(SwapError::Unusable {
+            path: path.to_owned(),
+            reason,
+        }),
+    }
 }
 
 pub(super) fn device_bytes(path: &Path) -> Result<u64, SwapError> {

@@ -3,9 +3,9 @@
 //! A program runs in a control group with a limit. What is above the limit goes to swap, and with
 //! the kernel alone the program sends it there itself, in the middle of a fault that found no
 //! memory free: that is what makes one touch in a hundred fifty times slower than the others. Here
-//! a [`Reclaimer`] on another CPU does it ahead, so that the program's faults find memory free
-//! (Ultraswap section 3.2, "direct reclaim is handed to a CPU of its own"). Where it is late, or
-//! gone, the program reclaims for itself, and the limit holds as ever.
+//! a [`Reclaimer`] on another CPU, whichever is idle, does it ahead, so that the program's faults
+//! find memory free (Ultraswap section 3.2, "direct reclaim is handed to a CPU of its own"). Where
+//! it is late, or gone, the program reclaims for itself, and the limit holds as ever.
 //!
 //! Another thread hears of the program's faults and reads ahead what comes next, in larger pieces
 //! than the kernel does and before it is wanted ([`ReadAhead`]).
@@ -23,6 +23,7 @@
 
 mod area;
 mod aside;
+mod disk;
 mod faults;
 mod group;
 mod hierarchy;

@@ -6,6 +6,7 @@
 //! *Thread safety*: plain data.
 
 use super::area::{self, PAGE_BYTES};
+use super::disk;
 use super::group::Group;
 use super::record::Record;
 use super::session::Memory;
@@ -13,7 +14,8 @@ use super::table;
 use crate::arena::{LIBRARY, Terms};
 use crate::error::{SwapError, Trying};
 use crate::region::{self, Till};
-use rustix::fs::{Access, access, statfs};
+use nyx_media::is_in_memory;
+use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -25,8 +27,6 @@ use std::sync::mpsc::SyncSender;
 const PRELOAD: &str = "LD_PRELOAD";
 /// What separates them, so that no name can have it.
 const SEPARATORS: [u8; 2] = *b": ";
-/// Of tmpfs and ramfs (`linux/magic.h`): files there are memory.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 /// The file of a purse, beside the figures.
 const PURSE: &str = "purse";
 /// Where the library lies, as seen from the launcher's directory.
@@ -155,10 +155,7 @@ fn check_pages(path: &Path) -> Result<Option<u64>, SwapError> {
     }
     let kind = fs::metadata(path).trying("look at", path)?.file_type();
     if kind.is_dir() {
-        let system = statfs(path).trying("look at the disk of", path)?;
-        #[allow(clippy::unnecessary_cast, reason = "it has other types elsewhere")]
-        let is_in_memory = IN_MEMORY.contains(&(system.f_type as u64));
-        if is_in_memory {
+        if is_in_memory(path) {
             return Err(refused(format!(
                 "{shown} is in memory (tmpfs), where pages would count again: name a directory on \
                  a disk, or a block device (--pages)"
@@ -179,7 +176,10 @@ fn check_pages(path: &Path) -> Result<Option<u64>, SwapError> {
     // Of a device it means: unless it is mounted, is swap, or is otherwise taken.
     let options = options.read(true).write(true).custom_flags(libc::O_EXCL);
     match options.open(path) {
-        Ok(_) => area::device_bytes(path).map(Some),
+        Ok(_) => match disk::hunger(path) {
+            Some(why) => Err(refused(format!("{shown}: {why} (--pages)"))),
+            None => area::device_bytes(path).map(Some),
+        },
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             Err(refused(format!("{shown} is in use (--pages)")))
         }
@@ -327,8 +327,7 @@ mod tests {
         area::format(&file, 64 << 12, [7; 16]).unwrap();
         assert_eq!(check_pages(&file).unwrap(), Some(63 << 12));
         let in_memory = Path::new("/dev/shm");
-        let kind = statfs(in_memory).map(|system| system.f_type as u64);
-        match kind.is_ok_and(|kind| IN_MEMORY.contains(&kind)) {
+        match is_in_memory(in_memory) {
             true => assert!(says(&file, in_memory).contains("tmpfs")),
             false => eprintln!("skipped tmpfs: /dev/shm is none here"),
         }

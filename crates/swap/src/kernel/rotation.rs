@@ -18,19 +18,17 @@
 //! reads its word for that, holds a lock on its attribute meanwhile, whatever registry he has; for
 //! [`PATIENCE`] at most, since anybody may lock what he may read.
 
+use super::disk;
 use crate::error::{SwapError, Trying};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Drivers that say it of any disk: KVM's and Xen's.
 const DRIVERS: [&str; 2] = ["virtio_blk", "vbd"];
-/// Disks by their numbers.
-const DISKS: &str = "/sys/dev/block";
 /// For so long a lock is waited for; then it goes on without one.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
@@ -50,25 +48,13 @@ impl Rotation {
     /// That of the disk on which a file lies, or which is that device; none where it is nothing to
     /// doubt. What the disk says of itself `is_believed`, or denied where it may be.
     pub(super) fn of(path: &Path, is_believed: bool) -> Option<Rotation> {
-        let data = fs::metadata(path).ok()?;
-        let number = match data.file_type().is_block_device() {
-            true => data.rdev(),
-            false => data.dev(),
-        };
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let disk = Path::new(DISKS).join(format!("{major}:{minor}"));
-        Rotation::of_disk(&disk, is_believed)
+        Rotation::of_disk(&disk::below(path)?, is_believed)
     }
 
-    /// The same, of a disk or a part of one.
+    /// The same, of a whole disk.
     fn of_disk(disk: &Path, is_believed: bool) -> Option<Rotation> {
-        let disk = fs::canonicalize(disk).ok()?;
-        let whole = match disk.join("partition").exists() {
-            true => disk.parent()?,
-            false => &disk,
-        };
-        let driver = fs::canonicalize(whole.join("device/driver")).ok()?;
-        let attribute = whole.join("queue/rotational");
+        let driver = fs::canonicalize(disk.join("device/driver")).ok()?;
+        let attribute = disk.join("queue/rotational");
         if !DRIVERS.iter().any(|name| driver.ends_with(name)) {
             return None;
         }
@@ -182,10 +168,11 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (disk, part) = disk(dir.path(), driver, says);
             for path in [disk, part] {
-                let found = Rotation::of_disk(&path, false);
+                let disk = disk::whole(&path).unwrap();
+                let found = Rotation::of_disk(&disk, false);
                 let found = found.map(|rotation| rotation.is_denied());
                 assert_eq!(found, is_doubted, "{driver} says {says:?}");
-                let believed = Rotation::of_disk(&path, true);
+                let believed = Rotation::of_disk(&disk, true);
                 assert!(believed.is_none_or(|rotation| !rotation.is_denied()));
             }
         }
