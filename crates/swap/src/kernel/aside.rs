@@ -1,5 +1,5 @@
-//! A thread beside a program, kept to a CPU and first there: it takes turns, with pauses, until it
-//! is told to end.
+//! A thread beside a program, which goes before it where both want a CPU, and may be kept to one:
+//! it takes turns, with pauses, until it is told to end.
 //!
 //! What it never does: end in the middle of a turn; go on when its owner is gone.
 //!
@@ -7,7 +7,7 @@
 
 use crate::error::{SwapError, Trying};
 use nyx_base::Nanos;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -100,8 +100,18 @@ fn own_cpu_ns() -> u64 {
     cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
-/// Keeps this thread to a CPU and lets it go first there. Where neither is allowed it works all the
-/// same.
+/// How many CPUs this process may use, and the last of them where there are several.
+pub(super) fn allowed_cpus() -> (u64, Option<usize>) {
+    let Ok(set) = sched_getaffinity(None) else {
+        return (1, None);
+    };
+    let all = || (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
+    let last = all().next_back().filter(|_| set.count() > 1);
+    (u64::from(set.count()), last)
+}
+
+/// Keeps this thread to a CPU, where it is to be, and lets it go first. Where neither is allowed it
+/// works all the same.
 fn settle_down(on_cpu: Option<usize>, nice: i32) {
     if let Some(cpu) = on_cpu {
         let mut one = CpuSet::new();

@@ -13,7 +13,7 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::PAGE_BYTES;
-use super::aside::{Aside, BEFORE_ALL};
+use super::aside::{Aside, BEFORE_ALL, allowed_cpus};
 use super::faults::Faults;
 use super::group::{Group, UNLIMITED};
 use crate::error::SwapError;
@@ -62,6 +62,9 @@ pub struct ReadAhead {
     pub sent_pages: u64,
     /// CPU time that it took.
     pub cpu_ns: u64,
+    /// On which CPU it was kept; none where it was on any.
+    #[serde(default)]
+    pub on_cpu: Option<usize>,
 }
 
 /// What was done by the thread, or why it could not go on.
@@ -72,12 +75,13 @@ type Told = Arc<Mutex<Result<Counts, String>>>;
 pub(super) struct Reader {
     told: Told,
     aside: Aside,
+    on_cpu: Option<usize>,
 }
 
 impl Reader {
     /// Begins to read ahead in `group` for programs whose `faults` are heard of. So much memory is
     /// left free, or less where that is much of the limit, and `reclaimer` is woken where there is
-    /// none; on that CPU, where it is one.
+    /// none. It is kept to that CPU, or to the last that may be used, of several (decision 0016).
     pub(super) fn start(
         faults: Faults,
         group: Arc<Group>,
@@ -104,6 +108,7 @@ impl Reader {
             is_resting: false,
             clock: std::time::Instant::now(),
         };
+        let on_cpu = cpu.or(allowed_cpus().1);
         let teller = Arc::clone(&told);
         let turn = move || {
             let turn = work.turn();
@@ -116,7 +121,8 @@ impl Reader {
         };
         Ok(Reader {
             told,
-            aside: Aside::start("nyx-readahead", (cpu, BEFORE_ALL), turn)?,
+            aside: Aside::start("nyx-readahead", (on_cpu, BEFORE_ALL), turn)?,
+            on_cpu,
         })
     }
 
@@ -129,6 +135,7 @@ impl Reader {
             unused_pages: counts.unused,
             sent_pages: counts.sent,
             cpu_ns: self.aside.cpu().0,
+            on_cpu: self.on_cpu,
         })
     }
 

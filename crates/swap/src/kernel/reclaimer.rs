@@ -1,5 +1,7 @@
-//! The reclaimer: a thread on a CPU of its own that keeps memory free for a group, and sets its
-//! limit where that is not a number (Ultraswap section 3.2).
+//! The reclaimer: a thread beside a group's programs that keeps memory free for them, and sets the
+//! group's limit where that is not a number (Ultraswap section 3.2). It goes to whichever CPU is
+//! idle; kept to one, it would put off a program there while another CPU has nothing to do
+//! (decision 0016).
 //!
 //! What it never does: decide (`nyx_policy::paging` does); let the group have more than its limit;
 //! end with the group in a worse state than it had: where it cannot reclaim, the program does.
@@ -13,14 +15,14 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
-use super::aside::{Aside, BEFORE_PROGRAMS};
+use super::aside::{Aside, BEFORE_PROGRAMS, allowed_cpus};
 use super::group::{Group, UNLIMITED, is_partial};
 use super::hierarchy::Version;
 use crate::error::SwapError;
 use nyx_base::{Instant, Nanos};
 use nyx_policy::paging::budget::{Finder, Pressure, share_of};
 use nyx_policy::paging::pool::{Act, Pool, Rule};
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::CpuSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,7 +62,7 @@ pub struct Orders {
     pub amount: Amount,
     /// Whether a program for which nothing can be freed waits, where it can, or is killed.
     pub oom_waits: bool,
-    /// Where the reclaimer runs; none is the last CPU that this process may use, of several.
+    /// Where the reclaimer runs, and who reads ahead; none is any CPU for the reclaimer.
     pub cpu: Option<usize>,
 }
 
@@ -101,14 +103,13 @@ impl Reclaimer {
     /// Begins to keep memory free in `group`, whose memory goes to `area`.
     pub fn start(group: Arc<Group>, area: Area, orders: Orders) -> Result<Reclaimer, SwapError> {
         let shared = Arc::new(Shared::default());
-        let (cpus, last) = allowed_cpus();
+        let (cpus, _) = allowed_cpus();
         if let Some(cpu) = orders.cpu.filter(|&cpu| cpu >= CpuSet::MAX_CPU) {
             return Err(SwapError::Unusable {
                 path: format!("CPU {cpu}").into(),
                 reason: format!("CPUs have numbers below {}", CpuSet::MAX_CPU),
             });
         }
-        let on_cpu = orders.cpu.or(last);
         let floor_bytes = CHARGED_AT_ONCE_BYTES * FLOOR_CHARGES * cpus;
         let mut work = Work {
             waits: orders.oom_waits && group.set_oom_waits(true),
@@ -126,8 +127,8 @@ impl Reclaimer {
         let turn = move || ControlFlow::Continue(work.turn_or_rest());
         Ok(Reclaimer {
             shared,
-            aside: Aside::start("nyx-reclaimer", (on_cpu, BEFORE_PROGRAMS), turn)?,
-            on_cpu,
+            aside: Aside::start("nyx-reclaimer", (orders.cpu, BEFORE_PROGRAMS), turn)?,
+            on_cpu: orders.cpu,
             floor_bytes,
         })
     }
@@ -348,16 +349,6 @@ pub(super) fn lower_limit(
         Err(SwapError::Os { error, .. }) if is_partial(&error) => Ok(false),
         other => other.map(|()| true),
     }
-}
-
-/// How many CPUs this process may use, and the last of them where there are several.
-fn allowed_cpus() -> (u64, Option<usize>) {
-    let Ok(set) = sched_getaffinity(None) else {
-        return (1, None);
-    };
-    let all = || (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
-    let last = all().next_back().filter(|_| set.count() > 1);
-    (u64::from(set.count()), last)
 }
 
 #[cfg(test)]

@@ -125,9 +125,9 @@ pub struct Report {
     pub rescues: u64,
     /// Its CPU time, in seconds.
     pub reclaimer_cpu_s: f64,
-    /// Where it ran.
+    /// On which CPU it was kept; none where it was on any.
     pub reclaimer_on_cpu: Option<usize>,
-    /// What was read ahead on that CPU; none where the kernel alone does.
+    /// What was read ahead; none where the kernel alone does.
     pub read_ahead: Option<ReadAhead>,
     /// Why nothing could be read ahead there, though it was to be.
     pub read_ahead_refused: Option<String>,
@@ -337,10 +337,7 @@ impl Report {
             ", {} ahead, {bytes} or more; reclaimer {cpu:.2} s of CPU",
             self.reclaims
         )?;
-        match self.reclaimer_on_cpu {
-            Some(cpu) => writeln!(f, " {cpu}"),
-            None => writeln!(f),
-        }
+        end_with_cpu(f, self.reclaimer_on_cpu)
     }
 }
 
@@ -362,10 +359,15 @@ impl Report {
             write!(f, ", {} sent away behind", done.sent_pages)?;
         }
         write!(f, "; {seconds:.2} s of CPU")?;
-        match self.reclaimer_on_cpu {
-            Some(cpu) => writeln!(f, " {cpu}"),
-            None => writeln!(f),
-        }
+        end_with_cpu(f, done.on_cpu)
+    }
+}
+
+/// Ends a line after "CPU" with its number, where a thread was kept to one.
+fn end_with_cpu(f: &mut fmt::Formatter<'_>, cpu: Option<usize>) -> fmt::Result {
+    match cpu {
+        Some(cpu) => writeln!(f, " {cpu}"),
+        None => writeln!(f),
     }
 }
 

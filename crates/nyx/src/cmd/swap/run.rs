@@ -26,7 +26,8 @@ use std::thread;
 /// Run a program in less memory than it uses.
 ///
 /// It runs in a control group with a limit; what is above that goes to swap on the device. A
-/// reclaimer on another CPU sends it there ahead of need, so that the program seldom has to.
+/// reclaimer beside it, on whichever CPU is idle, sends it there ahead of need, so that the program
+/// seldom has to.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   nyx swap run --memory 20% --device zram -- python kmeans.py

@@ -370,6 +370,7 @@ mod tests {
             unused_pages: 33,
             sent_pages: 35,
             cpu_ns: 750_000_000,
+            on_cpu: Some(1),
         };
         Line {
             program: Some(7),
