@@ -20,6 +20,9 @@ pub(crate) struct Report {
     pub(crate) cpu_s: Option<f64>,
     pub(crate) system_cpu_s: Option<f64>,
     pub(crate) reclaimer_cpu_s: f64,
+    /// None where the kernel alone reads ahead.
+    #[serde(default)]
+    pub(crate) read_ahead: Option<Reader>,
     pub(crate) major_faults: u64,
     /// An upper bound with cgroup v1.
     pub(crate) inline_reclaims: u64,
@@ -29,6 +32,12 @@ pub(crate) struct Report {
     pub(crate) ended: Option<String>,
     /// What the program did for itself; none where the kernel did all.
     pub(crate) arena: Option<Arena>,
+}
+
+/// What is taken from there of who reads ahead.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reader {
+    pub(crate) cpu_ns: u64,
 }
 
 /// What is taken from there of processes that page for themselves.
@@ -278,13 +287,14 @@ pub(crate) mod tests {
         let text = r#"{"command": ["sort"], "ended": "signal: 9 (SIGKILL)", "run_s": 1.25,
             "cpu_s": 1.0, "system_cpu_s": null, "limit_bytes": 5, "peak_bytes": 7, "faults": 9,
             "major_faults": 3, "inline_reclaims": 4, "rescues": 2, "reclaimer_cpu_s": 0.5,
-            "touches": null, "oom_kills": 1}"#;
+            "touches": null, "oom_kills": 1, "read_ahead": {"pages": 5, "cpu_ns": 6}}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         let expected = Report {
             run_s: 1.25,
             cpu_s: Some(1.0),
             system_cpu_s: None,
             reclaimer_cpu_s: 0.5,
+            read_ahead: Some(Reader { cpu_ns: 6 }),
             major_faults: 3,
             inline_reclaims: 4,
             rescues: 2,
@@ -296,7 +306,7 @@ pub(crate) mod tests {
         assert_eq!(report, expected);
         let arena = r#", "arena": {"processes": 1, "refused": null, "major_faults": 11, "forks": 0,
             "minor_faults": 12, "inline_reclaims": 13, "cpu_ns": 14, "p50_ns": 15}}"#;
-        let with = text.replace('}', arena);
+        let with = text.strip_suffix('}').unwrap().to_owned() + arena;
         let report: Report = serde_json::from_str(&with).unwrap();
         let arena = Arena {
             processes: 1,

@@ -99,12 +99,12 @@ fn medians(places: &BTreeMap<Place, Vec<&Row>>) -> String {
     let mut text = "\n## Medians\n
 Inline reclaims of the kernel are at most so many with cgroup v1. P50 and P99 are of the
 first touch of a page, reading, as the program itself has them. The pager of `uffd` is in the
-program's process: its CPU time is in `CPU`, the reclaimer's is not. Major faults and inline
-reclaims of `uffd` are its own and the kernel's.\n
+program's process: its CPU time is in `CPU`, the reclaimer's and that of who reads ahead are not.
+Major faults and inline reclaims of `uffd` are its own and the kernel's.\n
 | program | device | memory | engine | good runs | run, s | CPU, s | of it pager, s | \
-reclaimer CPU, s | major faults | inline reclaims | \
+reclaimer CPU, s | reader CPU, s | major faults | inline reclaims | \
 rescues | P50, us | P99, us |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 "
     .to_owned();
     for ((kind, device, percent), rows) in places {
@@ -125,11 +125,15 @@ rescues | P50, us | P99, us |
             let _ = writeln!(
                 text,
                 "| {kind} | {device} | {percent} % | {engine} | {counts} | {} | {} | {} | {} | \
-                 {} | {} | {} | {} | {} |",
+                 {} | {} | {} | {} | {} | {} |",
                 of(|report| Some(report.run_s), 2),
                 of(|report| report.cpu_s, 2),
                 of(|report| Some(report.arena.as_ref()?.cpu_ns as f64 / 1e9), 2),
                 of(|report| Some(report.reclaimer_cpu_s), 2),
+                of(
+                    |report| Some(report.read_ahead.as_ref()?.cpu_ns as f64 / 1e9),
+                    2
+                ),
                 of(|report| Some(report.all_major_faults() as f64), 0),
                 of(|report| Some(report.all_inline_reclaims() as f64), 0),
                 of(|report| Some(report.rescues as f64), 0),
@@ -227,8 +231,8 @@ fn mib(bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Arena;
     use crate::log::tests::row;
+    use crate::log::{Arena, Reader};
 
     #[test]
     fn a_median_is_the_middle_or_the_mean_of_the_middle_two() {
@@ -265,7 +269,10 @@ mod tests {
         let mut rows = vec![row(Engine::Unlimited, 0, 1.0), failed];
         for (round, linux, kernel) in [(1, 2.0, 1.0), (2, 4.0, 3.0)] {
             rows.push(row(Engine::Linux, round, linux));
-            rows.push(row(Engine::Kernel, round, kernel));
+            let mut kernel = row(Engine::Kernel, round, kernel);
+            let cpu_ns = 250_000_000;
+            kernel.report.as_mut().unwrap().read_ahead = Some(Reader { cpu_ns });
+            rows.push(kernel);
         }
         let mut own = row(Engine::Uffd, 2, 3.0);
         own.report = Some(Report {
@@ -289,8 +296,8 @@ mod tests {
             "| sort | zram | 60 % | 0.62 (0.50 to 0.75, 2) | - | 0.75 (0.75 to 0.75, 1) | - | \
              1.00 (1.00 to 1.00, 1) | - | - |\n",
             "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - | - |",
-            "| sort | zram | 60 % | uffd | 1 of 1 | 3.00 | - | 0.50 | 0.00 | 7 | 9 | 0 |",
-            "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - |",
+            "| sort | zram | 60 % | uffd | 1 of 1 | 3.00 | - | 0.50 | 0.00 | - | 7 | 9 | 0 |",
+            "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - | - | 0.00 | 0.25 | 0 |",
             "* sort, zram, 60 %, linux, round 3: signal: 9 (SIGKILL)\n",
             "| sort | 0 | 1.00 | - |\n",
         ] {
