@@ -24,6 +24,8 @@ use nyx_base::{Instant, Nanos};
 const STRETCHES: usize = 256;
 const STRETCH_PAGES: u64 = 512;
 const STRETCH_ONE_IN: u64 = 64;
+/// Of the youngest stretches so many may still grow: there are as many streams.
+const GROWING: usize = super::STREAMS;
 /// It is tried where this part of what was sent away came back soon, one in so many, and it is this
 /// part of memory. What was sent away and came back spans a whole round of a loop, which is what is
 /// compared: within a round there are times at which all is read, and others at which nothing is.
@@ -68,7 +70,7 @@ pub(super) struct DropBehind {
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     span: Span,
-    /// What had come in by then.
+    /// What had come in when its first pages were sent.
     brought: u64,
 }
 
@@ -191,14 +193,13 @@ impl DropBehind {
     pub(super) fn send(&mut self, span: Span) {
         self.sent += u64::from(span.pages);
         let most = STRETCH_PAGES.max(self.memory_pages / STRETCH_ONE_IN);
-        let last = self.count.checked_sub(1).map(|last| last % STRETCHES);
-        let last = last.map(|last| &mut self.stretches[last]);
-        if let Some(last) = last
-            && let Some(whole) = last.span.joined(span, 0)
-            && u64::from(whole.pages) <= most
-        {
-            last.span = whole;
-            return;
+        for young in self.count.saturating_sub(GROWING)..self.count {
+            let young = &mut self.stretches[young % STRETCHES];
+            let whole = young.span.joined(span, 0);
+            if let Some(whole) = whole.filter(|whole| u64::from(whole.pages) <= most) {
+                young.span = whole;
+                return;
+            }
         }
         self.stretches[self.count % STRETCHES] = Stretch {
             span,
@@ -315,6 +316,25 @@ mod tests {
         behind.bring(span(1, 4_000, 64), 872);
         behind.bring(span(1, 500, 64), 64);
         assert_eq!(behind.soon, 8, "as many came in as memory has");
+    }
+
+    #[test]
+    fn of_as_many_streams_as_there_are_as_much_is_remembered_as_memory_has() {
+        let (memory, pages) = (1_000_000, 64);
+        let mut behind = DropBehind::new();
+        behind.set_memory(memory);
+        let streams = super::super::STREAMS as u64;
+        let each = memory / streams / pages;
+        for turn in 0..each {
+            for stream in 0..streams {
+                let first = stream * memory + turn * pages;
+                behind.send(span(1, first, pages as u32));
+            }
+        }
+        for stream in 0..streams {
+            behind.bring(span(1, stream * memory, pages as u32), pages);
+        }
+        assert_eq!(behind.soon, streams * pages);
     }
 
     #[test]
