@@ -15,7 +15,8 @@ use std::process::Command;
 const PACKAGE: &str = "linux-image-amd64";
 
 /// What the guest needs: an NVDIMM, its block device, both filesystems, and the checksum that these
-/// ask for by name; an NVMe disk; compressed memory with the kernel's own choice of how.
+/// ask for by name; an NVMe disk; compressed memory with the kernel's own choice of how; a loop
+/// device.
 const MODULES: &[&str] = &[
     "crc32c_generic",
     "nfit",
@@ -25,6 +26,7 @@ const MODULES: &[&str] = &[
     "nvme",
     "zram",
     "lzo_rle",
+    "loop",
 ];
 
 /// The file that says for which modules a kernel was kept.

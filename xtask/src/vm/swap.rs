@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The first process.
 const INIT: &str = include_str!("swap.sh");
 /// Emulated sorts take a while.
-const BOOT_MAX: Duration = Duration::from_secs(900);
+const BOOT_MAX: Duration = Duration::from_secs(1800);
 /// The disk for swap files.
 const DISK_BYTES: u64 = 2 << 30;
 
@@ -43,13 +43,14 @@ const MACHINES: [(&str, &str, &[&str]); 3] = [
 
 /// Programs of Debian that the guest needs, and what the packages are called. Busybox has some of
 /// them too, with fewer options.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("dash", "dash"),
     ("sort", "coreutils"),
     ("seq", "coreutils"),
     ("cksum", "coreutils"),
     ("setpriv", "util-linux"),
+    ("losetup", "mount"),
 ];
 
 /// The whole: from the tools to the last machine.
