@@ -152,6 +152,10 @@ pub(super) fn send_away(bytes: &Range<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::ptr;
 
     const MIB: u64 = 1 << 20;
     const LOOK: Duration = Duration::from_millis(20);
@@ -240,6 +244,52 @@ mod tests {
             0x7f03_0000..0x7f04_0000,
         ];
         assert_eq!(private(maps), expected);
+    }
+
+    /// Pages of a file leave without swap too: they are on a disk already.
+    #[test]
+    fn what_is_sent_away_is_in_memory_no_more() {
+        const PAGES: usize = 256;
+        let own = std::env::current_exe().unwrap();
+        let dir = own.parent().unwrap();
+        if nyx_media::is_in_memory(dir) {
+            return eprintln!("skipped what_is_sent_away: {} is memory", dir.display());
+        }
+        let file = tempfile::tempfile_in(dir).unwrap();
+        file.write_all_at(&vec![7; PAGES * 4096], 0).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: a new mapping, of a file that nobody makes shorter.
+        let memory = unsafe {
+            let at = mmap(
+                ptr::null_mut(),
+                PAGES * 4096,
+                ProtFlags::READ,
+                MapFlags::PRIVATE,
+                &file,
+                0,
+            );
+            std::slice::from_raw_parts(at.unwrap().cast::<u8>(), PAGES * 4096)
+        };
+        let begin = memory.as_ptr() as usize;
+        let mapped = || {
+            let table = File::open("/proc/self/pagemap").unwrap();
+            let mut entries = [0; PAGES * 8];
+            let at = (begin / 4096 * 8) as u64;
+            table.read_exact_at(&mut entries, at).unwrap();
+            // The highest bit of an entry, little-endian.
+            let tops = entries.chunks_exact(8).map(|entry| entry[7] >> 7);
+            tops.map(usize::from).sum::<usize>()
+        };
+        let touched: usize = memory
+            .iter()
+            .step_by(4096)
+            .map(|&byte| usize::from(byte))
+            .sum();
+        assert_eq!((touched, mapped()), (7 * PAGES, PAGES));
+        send_away(&(begin..begin + memory.len()));
+        // Some may be in another processor's hands just now.
+        assert!(mapped() < PAGES / 2, "{} of {PAGES} stay", mapped());
+        assert!(memory.iter().all(|&byte| byte == 7));
     }
 
     /// It is really sent away where there is swap, and holds what it held.
