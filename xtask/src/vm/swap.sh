@@ -138,8 +138,14 @@ else
     check 'limit without a launcher' without_launcher
     check zram on_zram
     check auto auto
-    swap_tests --list > /tmp/list
-    for name in $(sed -n 's/: test$//p' /tmp/list); do
+    # Those that others run are none of their own. That one takes programs that are as slow as here
+    # for ones that stand still.
+    {
+        swap_tests --list --ignored
+        echo 'ahead::what_a_scan_has_passed_leaves_and_less_is_read_in_again: test'
+    } | sed -n 's/: test$//p' > /tmp/not_here
+    swap_tests --list | sed -n 's/: test$//p' | grep -vxF -f /tmp/not_here > /tmp/list
+    for name in $(cat /tmp/list); do
         check "$name" test_here "$name"
     done
 fi

@@ -80,7 +80,7 @@ fn a_loop_device_over_holes_in_memory_is_refused_until_they_are_filled() {
             false => &["--no-probe"],
             true => &["--engine", "uffd", "--pages", &hungry.device, "--no-probe"],
         };
-        let run = rig.run("64M", flags, &["true"]).output().unwrap();
+        let run = rig.run("64M", flags, &[NYX, "--version"]).output().unwrap();
         let why = text(&run.stderr);
         assert!(!run.status.success(), "{device} {flags:?} was taken");
         if why.contains("userfaultfd") || why.contains("libnyx_preload") {

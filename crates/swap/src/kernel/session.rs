@@ -83,7 +83,7 @@ pub struct Plan {
     pub oom_waits: bool,
     /// Who reads ahead; for [`Session::attach`] the kernel alone.
     pub reads: Reads,
-    /// The reclaimer's CPU, and that of who reads ahead; none for the last one.
+    /// To which CPU the reclaimer is kept, and who reads ahead; none leaves the former to any.
     pub cpu: Option<usize>,
     /// A page on swap is touched so often to see how long that takes; none for never.
     pub probe: Option<Probe>,
