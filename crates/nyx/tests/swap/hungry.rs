@@ -44,64 +44,74 @@ impl Loop {
     fn file(&self) -> String {
         self.mount.path().join("disk").display().to_string()
     }
+
+    fn is_on(&self) -> bool {
+        let swaps = fs::read_to_string("/proc/swaps").unwrap();
+        swaps.lines().any(|line| line.starts_with(&self.device))
+    }
+
+    /// It was not taken, and what is to be done is said.
+    fn is_refused(&self, output: &Output) {
+        let why = text(&output.stderr);
+        assert!(!output.status.success(), "{} was taken", self.device);
+        for word in [&self.device, "holes", "fallocate", &self.file(), "noswap"] {
+            assert!(why.contains(word), "no {word:?} in {why:?}");
+        }
+        assert!(!self.is_on());
+    }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let mut left = Vec::new();
-        if !self.device.is_empty() {
-            left.extend(call("losetup", &["--detach", &self.device]).err());
+        if !self.device.is_empty()
+            && let Err(why) = call("losetup", &["--detach", &self.device])
+        {
+            eprintln!("left behind: {why}");
         }
-        left.extend(call("umount", &[self.mount.path().to_str().unwrap()]).err());
-        if !left.is_empty() {
-            eprintln!("left behind: {left:?}");
+        // The device lets go of its file a little later than it is told to.
+        let dir = self.mount.path().to_str().unwrap();
+        let umount = || call("umount", &[dir]);
+        for _ in 0..100 {
+            if umount().is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
+        eprintln!("left behind: {:?}", umount().err());
     }
+}
+
+/// None where this machine cannot have one; it says so.
+fn hungry(test: &str) -> Option<Loop> {
+    let made = Loop::make();
+    made.inspect_err(|why| eprintln!("skipped {test}: no such device can be had here: {why}"))
+        .ok()
 }
 
 #[test]
 fn a_loop_device_over_holes_in_memory_is_refused_until_they_are_filled() {
     let test = "a_loop_device_over_holes_in_memory_is_refused";
-    let Some(mut rig) = rig(test) else {
+    let (Some(mut rig), Some(hungry)) = (rig(test), hungry(test)) else {
         return;
     };
-    let hungry = match Loop::make() {
-        Ok(hungry) => hungry,
-        Err(why) => return eprintln!("skipped {test}: no such device can be had here: {why}"),
-    };
-    let is_on = || {
-        let swaps = fs::read_to_string("/proc/swaps").unwrap();
-        swaps.lines().any(|line| line.starts_with(&hungry.device))
-    };
-    let file = rig.device.clone();
-    for device in [&hungry.device, &file] {
-        rig.device.clone_from(device);
-        let flags: &[&str] = match device == &file {
-            false => &["--no-probe"],
-            true => &["--engine", "uffd", "--pages", &hungry.device, "--no-probe"],
-        };
-        let run = rig.run("64M", flags, &[NYX, "--version"]).output().unwrap();
-        let why = text(&run.stderr);
-        assert!(!run.status.success(), "{device} {flags:?} was taken");
-        if why.contains("userfaultfd") || why.contains("libnyx_preload") {
-            eprintln!("skipped {test}, engine uffd: {why}");
-            continue;
-        }
-        for word in [
-            &hungry.device,
-            "holes",
-            "fallocate",
-            &hungry.file(),
-            "noswap",
-        ] {
-            assert!(why.contains(word), "no {word:?} in {why:?}");
-        }
-        assert!(!is_on());
-    }
+    rig.device.clone_from(&hungry.device);
+    let mut run = rig.run("64M", &["--no-probe"], &["true"]);
+    hungry.is_refused(&run.output().unwrap());
     let reserve = ["-l", &FILE_BYTES.to_string(), &hungry.file()];
     call("fallocate", &reserve).unwrap();
-    rig.device.clone_from(&hungry.device);
-    let run = rig.run("64M", &["--no-probe"], &["true"]).output().unwrap();
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    assert!(!is_on(), "it is turned off again");
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!hungry.is_on(), "it is turned off again");
+}
+
+#[test]
+fn an_arenas_pages_do_not_go_there_either() {
+    let test = "an_arenas_pages_do_not_go_there_either";
+    let (Some(rig), Some(hungry)) = (arena::arena_rig(test), hungry(test)) else {
+        return;
+    };
+    let nyx = arena::launcher(&rig);
+    let flags = ["--memory", "64M", "--pages", &hungry.device];
+    let mut run = arena::run(&rig, &nyx, &flags, &["sh", "-c", "true"]);
+    hungry.is_refused(&run.output().unwrap());
 }
