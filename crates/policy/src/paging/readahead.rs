@@ -6,43 +6,46 @@
 //! own: the page that is waited for goes first, what is read ahead comes behind it and in larger
 //! pieces (Ultraswap section 3.2, without a change to the kernel).
 //!
-//! A *stream* is born where faults with a read lie close to each other and soon after each other.
-//! Once it went on a few times, what lies ahead of it within its *window* is asked for. Of what was
-//! asked for, and is behind it by now, it is looked at how much was used: the window is twice as
-//! large where half of it was (four times where most was), half as large where less was, and a
-//! stream whose window is too small for that is none; the next ones have to go on for longer before
-//! they ask. So accesses in no order ask for nothing, and where no stream is found for long, faults
-//! are not even listened to for a while: hearing of one costs the program more than a microsecond.
+//! A *stream* is born where faults with a read lie close to each other and soon after each other,
+//! or where three of them are equally far apart to the byte, as where a matrix is walked through
+//! across its columns ([`course`]). Once it went on a few times, what lies ahead of it within its
+//! *window* is asked for. Of what was asked for, and is behind it by now, it is looked at how much
+//! was used: the window is twice as large where half of it was (four times where most was), half as
+//! large where less was, and a stream whose window is too small for that is none; the next ones
+//! have to go on for longer before they ask. So accesses in no order ask for nothing, and where no
+//! stream is found for long, faults are not even listened to for a while: hearing of one costs the
+//! program more than a microsecond.
 //!
 //! What was read ahead and is behind its stream by now is what makes room for what is ahead, where
-//! memory is full and as long as that spares reads ([`behind`]).
+//! memory is full and as long as that spares reads ([`behind`]); but not behind longer steps, which
+//! come back to what lies beside that.
 //!
-//! *Shapes*: pages of 4 KiB, by their numbers. *Thread safety*: one owner. Nothing is allocated
-//! after [`Readahead::new`].
+//! *Shapes*: pages of 4 KiB, by their numbers; where a fault was, in bytes. *Thread safety*: one
+//! owner. Nothing is allocated after [`Readahead::new`].
 //!
 //! What it never does: read a page, know what one holds, know which memory is a program's.
 
 mod behind;
+mod course;
 
 use behind::DropBehind;
+use course::{Course, PAGE_BYTES, step_to};
 use nyx_base::{Instant, Nanos};
 
 /// What is read ahead takes this part of memory at most: one in so many.
 const MEMORY_ONE_IN: u64 = 8;
 /// Pages of which is asked at once, at most.
 pub const SPAN_PAGES_MAX: u32 = u64::BITS;
-/// The window of a stream, at first and at most. Below the least it is none.
-const WINDOW_PAGES_FIRST: u32 = 32;
-const WINDOW_PAGES_LEAST: u32 = 8;
-const WINDOW_PAGES_MOST: u32 = 1024;
 /// Streams beside each other.
 const STREAMS: usize = 32;
 /// Faults of no stream, beside which one may be born.
 const LATELY: usize = 32;
 /// So many pages apart: the kernel reads eight by itself.
 const BIRTH_PAGES: u64 = 16;
-/// A stream goes on in a fault that is no further than so many pages behind all that it asked for.
-const REACH_PAGES: i64 = 32;
+/// Faults with a read that are looked through for longer steps, the last ones.
+const LAST: usize = 8;
+/// A stream goes on in a fault that is no further than so many places behind all that it asked for.
+const REACH_PLACES: i64 = 32;
 /// It asks once it went on so often, at first within so many faults each; twice as often where
 /// another one ended since what it asked for was of no use, up to the most.
 const STEPS_FIRST: u32 = 3;
@@ -52,7 +55,7 @@ const FAULTS_BETWEEN_FIRST: u64 = 64;
 const FAULTS_OF_LIVE: u64 = 128;
 /// Whether pages were used is looked at once the stream is so far behind them: several threads may
 /// be at a stream.
-const BEHIND_PAGES: i64 = 16;
+const BEHIND_PLACES: i64 = 16;
 /// A stream asks once this part of its window is free, one in so many: pages side by side are read
 /// by one request, and who catches up with what is being read waits once for each.
 const ASK_ONE_IN: i64 = 4;
@@ -88,8 +91,8 @@ const PAUSE_MOST: Nanos = Nanos::from_millis(80);
 pub struct Fault {
     /// The process.
     pub process: u32,
-    /// The page.
-    pub page: u64,
+    /// Where: its address in bytes.
+    pub at: u64,
     /// Whether a device was read.
     pub is_major: bool,
 }
@@ -106,10 +109,14 @@ pub struct Span {
 }
 
 impl Fault {
+    fn page(self) -> u64 {
+        self.at / PAGE_BYTES
+    }
+
     fn span(self) -> Span {
         Span {
             process: self.process,
-            first: self.page,
+            first: self.page(),
             pages: 1,
         }
     }
@@ -201,8 +208,11 @@ pub struct Counts {
 #[derive(Clone, Debug)]
 pub struct Readahead {
     streams: Box<[Stream; STREAMS]>,
+    /// Faults of no stream, each of a process at a byte.
     lately: [Option<(u32, u64)>; LATELY],
     births: usize,
+    /// Faults with a read, the last one first.
+    last: [Option<(u32, u64)>; LAST],
     heard: u64,
     /// Pages that the windows of streams that went on lately may have together.
     budget_pages: u32,
@@ -219,12 +229,12 @@ pub struct Readahead {
     behind: DropBehind,
 }
 
-/// Places are pages, counted in the direction of the stream.
+/// Places are those of its course.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     /// None where there is no stream.
     process: Option<u32>,
-    is_down: bool,
+    course: Course,
     /// The last fault.
     at: i64,
     /// Behind all that was asked for.
@@ -239,7 +249,7 @@ struct Stream {
     has_gone_on: bool,
     /// When and where its pace was measured last.
     paced: (Instant, i64),
-    ns_per_page: u64,
+    ns_per_place: u64,
     asked: [Asked; ASKED],
     /// How many there were, and of those how many were looked at, and could leave.
     asks: u64,
@@ -251,14 +261,14 @@ struct Stream {
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     at: i64,
-    pages: u32,
-    /// Which of them were on a device; none where the program asked for them, one by one.
+    places: u32,
+    /// Which of their pages were on a device; none where the program asked for them, one by one.
     which: u64,
 }
 
 const NO_STREAM: Stream = Stream {
     process: None,
-    is_down: false,
+    course: Course::Pages { is_down: false },
     at: 0,
     edge: 0,
     alone: 0,
@@ -267,10 +277,10 @@ const NO_STREAM: Stream = Stream {
     heard: 0,
     has_gone_on: false,
     paced: (Instant(0), 0),
-    ns_per_page: 0,
+    ns_per_place: 0,
     asked: [Asked {
         at: 0,
-        pages: 0,
+        places: 0,
         which: 0,
     }; ASKED],
     asks: 0,
@@ -285,6 +295,7 @@ impl Readahead {
             streams: Box::new([NO_STREAM; STREAMS]),
             lately: [None; LATELY],
             births: 0,
+            last: [None; LAST],
             heard: 0,
             budget_pages: 0,
             in_vain: 0,
@@ -319,17 +330,25 @@ impl Readahead {
             self.in_vain = self.in_vain.saturating_add(1);
             self.behind.bring(fault.span(), 1);
         }
-        match self.continued(now, fault) {
-            Some(number) => {
+        let number = self.continued(now, fault);
+        let is_by_steps = number.is_some_and(|number| self.streams[number].is_by_steps());
+        let steps = (fault.is_major && !is_by_steps).then(|| self.steps_to(fault));
+        match (steps.flatten(), number) {
+            (Some(course), _) => self.begin(now, fault, course),
+            (None, Some(number)) => {
                 let stream = &mut self.streams[number];
                 if now.since(stream.paced.0) >= stream.still() {
-                    stream.begin_again(fault.page);
+                    stream.begin_again(fault.at);
                 }
                 stream.heard = self.heard;
-                stream.goes_on(now, stream.place(fault.page));
+                stream.goes_on(now, fault.at);
             }
-            None if fault.is_major => self.bear(now, fault),
-            None => {}
+            (None, None) if fault.is_major => self.bear(now, fault),
+            (None, None) => {}
+        }
+        if fault.is_major {
+            self.last.rotate_right(1);
+            self.last[0] = Some((fault.process, fault.at));
         }
     }
 
@@ -403,48 +422,65 @@ impl Readahead {
             let is_its = stream.process == Some(fault.process);
             let is_in_time =
                 stream.steps >= STEPS_FIRST || self.heard - stream.heard <= FAULTS_BETWEEN_FIRST;
-            let off = stream.place(fault.page) - stream.at;
-            let reach = (stream.edge - stream.at).max(0) + REACH_PAGES;
+            let off = stream.course.place(fault.at)? - stream.at;
+            let reach = (stream.edge - stream.at).max(0) + REACH_PLACES;
             let is_still = stream.stands_still(now);
-            let goes_on = is_its && is_in_time && (0..=reach).contains(&off);
-            goes_on.then_some((is_still, off, number))
+            let goes_on = is_its && is_in_time && (stream.back()..=reach).contains(&off);
+            goes_on.then_some((is_still, off.abs(), number))
         });
         reached.min().map(|(_, _, number)| number)
     }
 
-    /// A stream begins with this fault, where one was close to it lately.
+    /// A stream goes page by page from this fault on, where one was close to it lately.
     fn bear(&mut self, now: Instant, fault: Fault) {
-        let Fault { process, page, .. } = fault;
+        let Fault { process, at, .. } = fault;
         let is_close = |other: &&mut Option<(u32, u64)>| {
             other.is_some_and(|(its, other)| {
-                its == process && (1..=BIRTH_PAGES).contains(&other.abs_diff(page))
+                let apart = (other / PAGE_BYTES).abs_diff(fault.page());
+                its == process && (1..=BIRTH_PAGES).contains(&apart)
             })
         };
         let Some(other) = self.lately.iter_mut().find(is_close) else {
-            self.lately[self.births % LATELY] = Some((process, page));
+            self.lately[self.births % LATELY] = Some((process, at));
             self.births = self.births.wrapping_add(1);
             return;
         };
-        let is_down = other.take().is_some_and(|(_, other)| other > page);
+        let is_down = other.take().is_some_and(|(_, other)| other > at);
+        self.begin(now, fault, Course::Pages { is_down });
+    }
+
+    /// By longer steps than a page: by one that a stream has from where the program was lately, or
+    /// by another one from there.
+    fn steps_to(&self, fault: Fault) -> Option<Course> {
+        let Fault { process, at, .. } = fault;
+        let last = self.last.iter().flatten();
+        let last = last.filter(|(its, _)| *its == process).map(|(_, at)| *at);
+        let streams = self.streams.iter();
+        let streams = streams.filter(|stream| stream.process == Some(process));
+        let known = streams.filter_map(|stream| stream.course.step());
+        Course::by(step_to(at, last, known)?, at)
+    }
+
+    fn begin(&mut self, now: Instant, fault: Fault, course: Course) {
         let oldest = self.streams.iter_mut().min_by_key(|stream| {
             let is_there = stream.process.is_some();
             (is_there, stream.heard)
         });
         let stream = oldest.expect("there are some");
         *stream = Stream {
-            process: Some(process),
-            is_down,
-            window: WINDOW_PAGES_FIRST,
+            process: Some(fault.process),
+            course,
+            window: course.windows().first,
             heard: self.heard,
             ..NO_STREAM
         };
-        stream.at = stream.place(page);
+        stream.at = course.place(fault.at).unwrap_or(0);
         stream.edge = stream.at + 1;
         stream.alone = stream.at;
         stream.paced = (now, stream.at);
     }
 
-    /// What one window may have, where those that went on lately share.
+    /// Pages that one window may have, where those that went on lately share.
     fn window_most(&self) -> u32 {
         let is_live = |stream: &&Stream| {
             stream.process.is_some()
@@ -452,46 +488,46 @@ impl Readahead {
                 && self.heard - stream.heard <= FAULTS_OF_LIVE
         };
         let live = self.streams.iter().filter(is_live).count().max(1) as u32;
-        (self.budget_pages / live).min(WINDOW_PAGES_MOST)
+        self.budget_pages / live
     }
 }
 
 impl Stream {
-    /// A page, in the direction of the stream. Pages are fewer than 2^52.
-    fn place(&self, page: u64) -> i64 {
-        let place = page as i64;
-        if self.is_down { -place } else { place }
-    }
-
-    /// Pages from a place on; none where there are none.
-    fn span(&self, at: i64, pages: u32) -> Option<Span> {
-        let first = match self.is_down {
-            true => -(at + i64::from(pages) - 1),
-            false => at,
-        };
-        Some(Span {
-            process: self.process?,
-            first: u64::try_from(first).ok()?,
-            pages,
-        })
+    /// From a place on so many; none where there are none.
+    fn span(&self, at: i64, places: u32) -> Option<Span> {
+        self.course.span(self.process?, at, places)
     }
 
     /// It is where it was long ago: what it asked for then has been used, and may have left again.
-    fn begin_again(&mut self, page: u64) {
-        self.edge = self.place(page) + 1;
+    fn begin_again(&mut self, at: u64) {
+        self.edge = self.course.place(at).unwrap_or(self.at) + 1;
         self.alone = self.edge;
         (self.looked_at, self.left) = (self.asks, self.asks);
+    }
+
+    /// A fault so far behind it is its own too: columns may be gone through in turns.
+    fn back(&self) -> i64 {
+        match self.course {
+            Course::Pages { .. } => 0,
+            Course::Steps { .. } => -REACH_PLACES,
+        }
+    }
+
+    fn is_by_steps(&self) -> bool {
+        self.course.step().is_some()
     }
 
     /// After this time it is not just slow.
     fn still(&self) -> Nanos {
         STILL.max(Nanos(
-            self.ns_per_page.saturating_mul(u64::from(SPAN_PAGES_MAX)),
+            self.ns_per_place.saturating_mul(u64::from(SPAN_PAGES_MAX)),
         ))
     }
 
-    fn goes_on(&mut self, now: Instant, at: i64) {
-        if at == self.at {
+    fn goes_on(&mut self, now: Instant, at: u64) {
+        self.course.was_at(at);
+        let at = self.course.place(at).unwrap_or(self.at);
+        if at <= self.at {
             return;
         }
         self.has_gone_on = true;
@@ -502,7 +538,7 @@ impl Stream {
         if time >= PACE {
             let ns = time.0 / (at - from).max(1) as u64;
             // Who waited just now goes on faster: what is ahead is there.
-            self.ns_per_page = match self.ns_per_page {
+            self.ns_per_place = match self.ns_per_place {
                 0 => ns,
                 before => ns.min(before + before.div_ceil(PACE_SLOWER_ONE_IN)),
             };
@@ -510,26 +546,28 @@ impl Stream {
         }
     }
 
-    /// Asks for what is not asked for yet of its window, once that is worth it; how many pages, and
-    /// whether there was room for all of them.
+    /// Asks for what is not asked for yet of its window, of so many pages at most, once that is
+    /// worth it; how many pages, and whether there was room for all of them.
     fn ask(
         &mut self,
-        window_most: u32,
+        pages_most: u32,
         behind: &mut DropBehind,
         memory: &mut impl Memory,
     ) -> (u64, bool) {
         let mut asked = 0;
         self.edge = self.edge.max(self.at + 1);
-        let window = self.window.min(window_most);
+        let windows = self.course.windows();
+        let window = self.window.min(windows.most);
+        let window = window.min(pages_most / self.course.pages_each());
         let end = self.at + 1 + i64::from(window);
         let least = i64::from(window) / ASK_ONE_IN;
-        let is_none = self.process.is_none() || window < WINDOW_PAGES_LEAST;
+        let is_none = self.process.is_none() || window < windows.least;
         if is_none || end - self.edge < least {
             return (asked, true);
         }
         while self.edge < end {
-            let pages = (end - self.edge).min(i64::from(SPAN_PAGES_MAX)) as u32;
-            let Some(span) = self.span(self.edge, pages) else {
+            let places = (end - self.edge).min(i64::from(windows.at_once)) as u32;
+            let Some(span) = self.span(self.edge, places) else {
                 break;
             };
             let which = memory.on_device(span);
@@ -545,24 +583,32 @@ impl Stream {
                 self.note_alone(self.edge);
                 self.note(Asked {
                     at: self.edge,
-                    pages,
+                    places,
                     which,
                 });
             }
-            self.edge += i64::from(pages);
+            if self.is_by_steps() {
+                // What lies between two elements is not wanted.
+                memory.submit();
+            }
+            self.edge += i64::from(places);
             self.alone = self.edge;
         }
         (asked, true)
     }
 
-    /// Notes what the program has asked for until a place since the stream last did.
+    /// Notes what the program has asked for until a place since the stream last did. Of longer
+    /// steps nothing is sent away.
     fn note_alone(&mut self, end: i64) {
-        let mut at = self.alone.max(end - ALONE_PAGES);
+        let mut at = match self.course {
+            Course::Pages { .. } => self.alone.max(end - ALONE_PAGES),
+            Course::Steps { .. } => end,
+        };
         while at < end {
             let pages = (end - at).min(i64::from(SPAN_PAGES_MAX));
             self.note(Asked {
                 at,
-                pages: pages as u32,
+                places: pages as u32,
                 which: 0,
             });
             at += pages;
@@ -584,11 +630,11 @@ impl Stream {
         let (mut used, mut asked) = (0, 0);
         while self.looked_at < self.asks {
             let one = self.asked[self.looked_at as usize % ASKED];
-            if self.at - one.at - i64::from(one.pages) < BEHIND_PAGES {
+            if self.at - one.at - i64::from(one.places) < BEHIND_PLACES {
                 break;
             }
             self.looked_at += 1;
-            let Some(span) = self.span(one.at, one.pages) else {
+            let Some(span) = self.span(one.at, one.places) else {
                 continue;
             };
             used += u64::from((memory.mapped(span) & one.which).count_ones());
@@ -601,8 +647,9 @@ impl Stream {
         } else if asked > 0 {
             self.window *= 2;
         }
-        self.window = self.window.min(WINDOW_PAGES_MOST);
-        if self.window < WINDOW_PAGES_LEAST {
+        let windows = self.course.windows();
+        self.window = self.window.min(windows.most);
+        if self.window < windows.least {
             self.process = None;
         }
         (used, asked - used)
@@ -615,7 +662,10 @@ impl Stream {
         while self.left < self.looked_at {
             let one = self.asked[self.left as usize % ASKED];
             self.left += 1;
-            let span = self.span(one.at, one.pages);
+            let span = match self.course {
+                Course::Pages { .. } => self.span(one.at, one.places),
+                Course::Steps { .. } => None,
+            };
             let Some(span) = span.filter(|_| behind.sends() && memory.is_short()) else {
                 continue;
             };
@@ -648,8 +698,8 @@ impl Stream {
 
     /// When a part of what is ahead will have been used; at once where its pace is not known.
     fn due(&self) -> Nanos {
-        let pages = (self.edge - self.at).max(0) / LOOK_ONE_IN;
-        Nanos((pages as u64).saturating_mul(self.ns_per_page))
+        let places = (self.edge - self.at).max(0) / LOOK_ONE_IN;
+        Nanos((places as u64).saturating_mul(self.ns_per_place))
     }
 }
 

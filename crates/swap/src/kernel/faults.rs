@@ -9,7 +9,6 @@
 //!
 //! *Thread safety*: one owner.
 
-use super::area::PAGE_BYTES;
 use nyx_policy::paging::readahead::Fault;
 use perf_event::data::Record;
 use perf_event::events::Software;
@@ -79,7 +78,7 @@ impl Faults {
                 if process != self.own {
                     hear(Fault {
                         process,
-                        page: at / PAGE_BYTES,
+                        at,
                         is_major: *is_major,
                     });
                 }

@@ -123,6 +123,8 @@ impl Memory for Pages {
 struct World {
     ahead: Readahead,
     pages: Pages,
+    /// What the kernel reads at once.
+    cluster: u64,
     now: Instant,
     /// What is heard of at the next look.
     heard: Vec<Fault>,
@@ -154,6 +156,7 @@ impl World {
                 is_always_roomy: false,
                 is_room_made: false,
             },
+            cluster: CLUSTER,
             now: Instant(0),
             heard: Vec::new(),
             look: Instant(0),
@@ -166,6 +169,11 @@ impl World {
     }
 
     fn touch(&mut self, page: usize) {
+        self.touch_at(page as u64 * PAGE_BYTES);
+    }
+
+    fn touch_at(&mut self, at: u64) {
+        let page = (at / PAGE_BYTES) as usize;
         self.now += MAPPED;
         self.pages.worked.0 += MAPPED.0;
         let is_major = match self.pages.state[page] {
@@ -173,8 +181,8 @@ impl World {
             Page::OnDevice => {
                 self.now += READ;
                 self.majors += 1;
-                let first = page as u64 / CLUSTER * CLUSTER;
-                for beside in first..first + CLUSTER {
+                let first = page as u64 / self.cluster * self.cluster;
+                for beside in first..first + self.cluster {
                     if self.pages.state.get(beside as usize) == Some(&Page::OnDevice) {
                         self.pages.bring(beside as usize, Page::Read);
                     }
@@ -190,7 +198,7 @@ impl World {
         if self.listens && (is_major || self.minors.is_multiple_of(HEARD_ONE_IN)) {
             self.heard.push(Fault {
                 process: PROCESS,
-                page: page as u64,
+                at,
                 is_major,
             });
         }
@@ -222,7 +230,7 @@ impl World {
         let most = read.len() as i64;
         // A window that was asked for stays where others come.
         let budget = i64::from(self.ahead.budget_pages);
-        assert!(most <= 2 * budget + REACH_PAGES, "{most} of {budget}");
+        assert!(most <= 2 * budget + REACH_PLACES, "{most} of {budget}");
         self.look = match next {
             Next::Look(time) => self.now + time,
             Next::Rest(time) => {
@@ -238,7 +246,8 @@ impl Stream {
     /// Pages ahead of it that are in memory and were not wanted yet.
     fn read(&self, pages: &Pages) -> impl Iterator<Item = usize> {
         let places = self.at + 1..self.at + 1 + self.ahead();
-        let ahead = places.map(|place| place.unsigned_abs() as usize);
+        let spans = places.filter_map(|place| self.span(place, 1));
+        let ahead = spans.flat_map(|span| (span.first..span.end()).map(|page| page as usize));
         ahead.filter(|page| pages.state.get(*page) == Some(&Page::Read))
     }
 
@@ -367,9 +376,10 @@ fn a_scan_is_found_among_touches_in_no_order() {
 #[test]
 fn a_stream_of_which_little_is_used_ends() {
     let mut world = World::new(64_000, 8_192);
-    // One page of sixteen: fifteen of what is asked for are of no use.
+    // One page of some sixteen: fifteen of what is asked for are of no use.
+    let mut rng = fastrand::Rng::with_seed(8);
     for page in (0..64_000).step_by(16) {
-        world.touch(page);
+        world.touch(page + rng.usize(..8));
     }
     let counts = world.ahead.counts();
     assert!(counts.unused * 4 < 4_000, "a quarter a touch: {counts:?}");
@@ -386,7 +396,8 @@ fn what_ends_has_asked_for_a_window_at_most() {
     }
     let read = world.pages.state.iter().take(20_000).skip(10_000);
     let read = read.filter(|state| **state != Page::OnDevice).count();
-    assert!(read as u32 <= WINDOW_PAGES_MOST + SPAN_PAGES_MAX, "{read}");
+    let window_most = Course::Pages { is_down: false }.windows().most;
+    assert!(read as u32 <= window_most + SPAN_PAGES_MAX, "{read}");
 }
 
 #[test]
@@ -484,7 +495,7 @@ fn hear(ahead: &mut Readahead, process: u32, pages: &[u64]) {
     for &page in pages {
         let fault = Fault {
             process,
-            page,
+            at: page * PAGE_BYTES,
             is_major: true,
         };
         ahead.hear(Instant(0), fault);
@@ -518,8 +529,9 @@ fn a_request_begins_and_ends_with_a_page_on_the_device() {
 #[test]
 fn after_a_stream_of_no_use_the_next_ones_are_believed_later() {
     let mut world = World::new(64_000, 8_192);
+    let mut rng = fastrand::Rng::with_seed(8);
     for page in (0..32_000).step_by(16) {
-        world.touch(page);
+        world.touch(page + rng.usize(..8));
     }
     assert!(world.ahead.steps > STEPS_FIRST);
     world.scan(32_000..64_000);
@@ -540,7 +552,7 @@ fn processes_are_told_apart_and_edges_of_memory_are_no_harm() {
             for (process, page) in [(1, *page), (2, rng.u64(..last))] {
                 let fault = Fault {
                     process,
-                    page,
+                    at: page * PAGE_BYTES,
                     is_major: true,
                 };
                 ahead.hear(Instant(turn as u64 * 1_000), fault);
@@ -663,8 +675,8 @@ fn what_leaves_is_behind_a_stream_and_was_read_for_it() {
             for span in memory.sent.drain(..) {
                 let end = span.first + u64::from(span.pages);
                 let is_behind = match is_down {
-                    false => span.first >= 4_000 && end + BEHIND_PAGES as u64 <= page + 1,
-                    true => end <= 6_001 && span.first >= page + BEHIND_PAGES as u64,
+                    false => span.first >= 4_000 && end + BEHIND_PLACES as u64 <= page + 1,
+                    true => end <= 6_001 && span.first >= page + BEHIND_PLACES as u64,
                 };
                 assert!(is_behind, "{span:?} at {page}");
             }
@@ -752,7 +764,7 @@ fn a_stream_that_stood_still_asks_anew_for_what_may_have_left_again() {
         let now = Instant(0) + Nanos::from_millis(millis);
         let fault = Fault {
             process: 1,
-            page,
+            at: page * PAGE_BYTES,
             is_major: true,
         };
         let (mut ahead, mut memory) = (ahead.clone(), Anything::new(u64::MAX));
@@ -766,4 +778,112 @@ fn a_stream_that_stood_still_asks_anew_for_what_may_have_left_again() {
         .map(|span| span.first + u64::from(span.pages));
     assert_eq!(goes_on(308, 1), edge, "what was asked for comes");
     assert_eq!(goes_on(308, 20), Some(309));
+}
+
+/// A matrix in columns of so many bytes, of which tiles are walked through across the columns: so
+/// many bytes of each. Where each begins, tile by tile.
+fn tiles(column: u64, columns: u64, tile: u64) -> impl Iterator<Item = Vec<u64>> {
+    let places = move |row: u64| (0..columns).map(move |at| at * column + row);
+    (0..column / tile).map(move |row| places(row * tile).collect())
+}
+
+/// Touches all pages of a tile's part of a column.
+fn touch_part(world: &mut World, from: u64, bytes: u64) {
+    world.touch_at(from);
+    let pages = from / PAGE_BYTES + 1..(from + bytes).div_ceil(PAGE_BYTES);
+    pages.for_each(|page| world.touch(page as usize));
+}
+
+/// A world of a matrix, of which nothing is read but what is asked for: where nobody uses what lies
+/// beside a page the kernel soon reads no more than that.
+fn matrix(column: u64, columns: u64, limit: usize) -> World {
+    let pages = column * columns / PAGE_BYTES + 1;
+    World {
+        cluster: 1,
+        ..World::new(pages as usize, limit)
+    }
+}
+
+#[test]
+fn a_matrix_walked_through_across_its_columns_is_there_before_it_is_wanted() {
+    let columns = 400;
+    for (column, tile) in [(120_000, 3_000), (60_000, 3_000), (65_536, 2_048)] {
+        for is_down in [false, true] {
+            let majors = |budget: u64| {
+                let mut world = matrix(column, columns, 1_500);
+                world.ahead.set_memory(budget);
+                for mut tile_of in tiles(column, columns, tile) {
+                    if is_down {
+                        tile_of.reverse();
+                    }
+                    for from in tile_of {
+                        touch_part(&mut world, from, tile);
+                    }
+                }
+                (world.majors, world.ahead.counts())
+            };
+            let ((with, counts), (without, _)) = (majors(1_500), majors(0));
+            assert!(with * 3 < without, "{column} {tile}: {with} of {without}");
+            assert!(
+                counts.unused * 4 < counts.used,
+                "{column} {tile}: {counts:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn columns_in_turns_are_walks_beside_each_other() {
+    let (column, columns) = (60_000, 1_200);
+    let majors = |budget: u64| {
+        let mut world = matrix(column, columns, 4_000);
+        world.ahead.set_memory(budget);
+        for tile in tiles(column, columns, 6_000) {
+            // As LAPACK has them: every third of twelve columns, then the next of them.
+            for twelve in tile.chunks(12) {
+                for first in 0..3 {
+                    for from in twelve.iter().skip(first).step_by(3) {
+                        touch_part(&mut world, *from, 500);
+                    }
+                }
+            }
+        }
+        world.majors
+    };
+    let (with, without) = (majors(4_000), majors(0));
+    assert!(with * 3 < without, "{with} of {without}");
+}
+
+#[test]
+fn bytes_in_no_order_are_no_steps() {
+    let mut world = World::new(40_000, 8_192);
+    let mut rng = fastrand::Rng::with_seed(6);
+    for _ in 0..200_000 {
+        world.touch_at(rng.u64(..40_000 * PAGE_BYTES / 8) * 8);
+    }
+    assert!(world.majors > 100_000, "{}", world.majors);
+    let asked = world.pages.asked;
+    assert!(asked * 500 < world.majors, "{asked} of {}", world.majors);
+}
+
+#[test]
+fn each_element_of_longer_steps_is_asked_for_alone() {
+    let (mut ahead, mut memory) = (Readahead::new(8_192), Anything::new(u64::MAX));
+    for turn in 0..8 {
+        let fault = Fault {
+            process: 1,
+            at: (1 << 30) + turn * 120_000,
+            is_major: true,
+        };
+        ahead.hear(Instant(0), fault);
+    }
+    ahead.act(Instant(0), &mut memory);
+    let asked: Vec<Span> = (8..8 + 16)
+        .map(|turn| Span {
+            process: 1,
+            first: ((1 << 30) + turn * 120_000) / PAGE_BYTES,
+            pages: 1,
+        })
+        .collect();
+    assert_eq!(memory.asked, asked);
 }
