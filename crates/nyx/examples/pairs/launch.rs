@@ -60,7 +60,10 @@ impl Runner<'_> {
         let (Runs::Python, _) = program.command(kind.scale) else {
             return Ok(());
         };
-        fs::write(self.script(), include_str!("../programs/numeric.py"))?;
+        fs::write(
+            self.script(),
+            include_str!("../../../swap/examples/programs/numeric.py"),
+        )?;
         self.python(&["check", &program.to_string()])?;
         if program == Program::Inference {
             self.python(&["--scale", &scale, "--model", &self.model(), "model"])?;

@@ -7,6 +7,7 @@
 //! *Thread safety*: one thread, and one such process at a time in a target directory.
 
 mod disks;
+mod drawing;
 mod launch;
 mod log;
 mod plan;
@@ -54,10 +55,11 @@ P50 and P99 of a touch are the program's own, with each engine: touch-in-order w
 section 4.2 of Ultraswap, and touch-random the same in no order.
 
 Needs root, and that nothing else runs: others' memory and CPU time are in the figures. A line of
-JSON per run is appended to pairs/runs.jsonl in the target directory, and pairs/table.md is made of
-them. A run that is there is not run again: the same command goes on where it was ended. Remove
-the file to begin anew, as after a change of the code. A failed or timed-out run of a program is a
-result too; a run that could not begin is none, and is tried again.")]
+JSON per run is appended to pairs/runs.jsonl in the target directory, and pairs/table.md and
+pairs/figure.svg are made of them. A run that is there is not run again: the same command goes on
+where it was ended. Remove the file to begin anew, as after a change of the code. A failed or
+timed-out run of a program is a result too; a run that could not begin is none, and is tried
+again.")]
 struct Args {
     /// What runs [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -85,7 +87,7 @@ struct Args {
     /// Divide the sizes of the programs' input, for tests.
     #[arg(long, value_name = "N", default_value = "1")]
     scale: NonZeroU32,
-    /// Run nothing; make the table of what is there.
+    /// Run nothing; make the table and the figure of what is there.
     #[arg(long)]
     table_only: bool,
 }
@@ -166,7 +168,7 @@ fn run(args: &Args) -> Result<usize> {
             missed += sweep(args, &places, &mut log, program)?;
         }
     }
-    write_table(&places.out.join("table.md"), log.rows())?;
+    write_results(&places.out, log.rows())?;
     Ok(missed)
 }
 
@@ -238,9 +240,16 @@ fn keep(log: &mut log::Log, told: Result<log::Row>) -> Result<bool> {
     }
 }
 
-fn write_table(path: &Path, rows: &[log::Row]) -> Result<()> {
-    fs::write(path, table::markdown(rows))?;
-    eprintln!("pairs: {} runs, {}", rows.len(), path.display());
+/// The table and the figure.
+fn write_results(out: &Path, rows: &[log::Row]) -> Result<()> {
+    let table = out.join("table.md");
+    fs::write(&table, table::markdown(rows))?;
+    eprintln!("pairs: {} runs, {}", rows.len(), table.display());
+    if let Some(svg) = drawing::svg(rows)? {
+        let figure = out.join("figure.svg");
+        fs::write(&figure, svg)?;
+        eprintln!("pairs: drawn, {}", figure.display());
+    }
     Ok(())
 }
 

@@ -45,6 +45,7 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
     let mut text = HEAD.to_owned();
     text += &unlimited(rows);
     text += &ratios(&places);
+    text += &means(&places);
     text += &medians(&places);
     text += &failures(&places);
     text
@@ -89,6 +90,41 @@ below 1 the first is faster.\n
             let ratios = Spread::of(&paired(rows, engine, other));
             let ratios = ratios.map_or("-".to_owned(), |ratios| ratios.to_string());
             let _ = write!(text, " {ratios} |");
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// Of all limits together.
+fn means(places: &BTreeMap<Place, Vec<&Row>>) -> String {
+    let mut text = "\n## The same on average\n
+Geometric mean of the medians above (least to most, how many limits):\n
+| program | device |"
+        .to_owned();
+    let mut shelves: BTreeMap<(Option<&Kind>, Device), Vec<&Vec<&Row>>> = BTreeMap::new();
+    for ((kind, device, _), rows) in places {
+        shelves.entry((Some(kind), *device)).or_default().push(rows);
+        // Of all programs, first.
+        shelves.entry((None, *device)).or_default().push(rows);
+    }
+    for (engine, other) in COMPARED {
+        let _ = write!(text, " {engine} / {other} |");
+    }
+    let _ = writeln!(text, "\n{}|", "|---".repeat(2 + COMPARED.len()));
+    for ((kind, device), limits) in &shelves {
+        let name = kind.map_or("all".to_owned(), |kind| kind.to_string());
+        let _ = write!(text, "| {name} | {device} |");
+        for (engine, other) in COMPARED {
+            let ratios = limits
+                .iter()
+                .filter_map(|rows| median(paired(rows, engine, other)));
+            let mean = Spread::geometric(&ratios.collect::<Vec<f64>>());
+            let _ = write!(
+                text,
+                " {} |",
+                mean.map_or("-".to_owned(), |mean| mean.to_string())
+            );
         }
         text += "\n";
     }
@@ -184,7 +220,7 @@ fn paired(rows: &[&Row], engine: Engine, other: Engine) -> Vec<f64> {
 }
 
 /// The middle one, or the mean of the middle two.
-fn median(mut figures: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_unstable_by(f64::total_cmp);
     let middle = figures.len() / 2;
     match figures.len() {
@@ -194,9 +230,9 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// A median with what it is the median of.
+/// A median or a mean, with what it is of.
 struct Spread {
-    median: f64,
+    middle: f64,
     least: f64,
     most: f64,
     count: usize,
@@ -205,18 +241,27 @@ struct Spread {
 impl Spread {
     fn of(figures: &[f64]) -> Option<Spread> {
         Some(Spread {
-            median: median(figures.to_vec())?,
+            middle: median(figures.to_vec())?,
             least: figures.iter().copied().fold(f64::INFINITY, f64::min),
             most: figures.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             count: figures.len(),
+        })
+    }
+
+    fn geometric(figures: &[f64]) -> Option<Spread> {
+        let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();
+        let middle = (logarithms / figures.len() as f64).exp();
+        Some(Spread {
+            middle,
+            ..Spread::of(figures)?
         })
     }
 }
 
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (median, least, most) = (self.median, self.least, self.most);
-        write!(f, "{median:.2} ({least:.2} to {most:.2}, {})", self.count)
+        let (middle, least, most) = (self.middle, self.least, self.most);
+        write!(f, "{middle:.2} ({least:.2} to {most:.2}, {})", self.count)
     }
 }
 
@@ -259,6 +304,9 @@ mod tests {
         assert!(paired(&rows, Engine::Kernel, Engine::LinuxWait).is_empty());
         let spread = Spread::of(&[0.5, 0.75]).unwrap();
         assert_eq!(spread.to_string(), "0.62 (0.50 to 0.75, 2)");
+        let mean = Spread::geometric(&[0.5, 2.0]).unwrap();
+        assert_eq!(mean.to_string(), "1.00 (0.50 to 2.00, 2)");
+        assert!(Spread::geometric(&[]).is_none());
     }
 
     #[test]
@@ -298,6 +346,8 @@ mod tests {
             "| sort | zram | 60 % | linux | 2 of 3 | 3.00 | - | - |",
             "| sort | zram | 60 % | uffd | 1 of 1 | 3.00 | - | 0.50 | 0.00 | - | 7 | 9 | 0 |",
             "| sort | zram | 60 % | kernel | 2 of 2 | 2.00 | - | - | 0.00 | 0.25 | 0 |",
+            "| all | zram | 0.62 (0.62 to 0.62, 1) | - | 0.75 (0.75 to 0.75, 1) |",
+            "| sort | zram | 0.62 (0.62 to 0.62, 1) | - | 0.75 (0.75 to 0.75, 1) |",
             "* sort, zram, 60 %, linux, round 3: signal: 9 (SIGKILL)\n",
             "| sort | 0 | 1.00 | - |\n",
         ] {
