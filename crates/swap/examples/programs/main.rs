@@ -1,10 +1,12 @@
-//! Programs whose memory is measured: a sort and PageRank, on seeded random input.
+//! Programs whose memory is measured: a sort, PageRank, and one of which most is cold, on seeded
+//! random input.
 //!
 //! Each prints a line of JSON with a checksum of its result, which is the same however much memory
 //! it had. What they never do: read a file, start a thread, know of swap.
 //!
 //! *Thread safety*: one thread.
 
+mod hot;
 mod pagerank;
 mod sort;
 
@@ -33,6 +35,8 @@ enum Program {
     Sort,
     /// PageRank of a random graph of 655,000 nodes and 7.5 million edges, 20 iterations.
     Pagerank,
+    /// Use a quarter of 1 GiB all the time and the rest never again, for some minutes.
+    Hot,
 }
 
 #[derive(serde::Serialize)]
@@ -54,6 +58,10 @@ fn main() {
         Program::Pagerank => {
             let (nodes, edges) = (pagerank::NODES / scale, pagerank::EDGES / scale);
             ("pagerank", pagerank::run(nodes.max(1), edges))
+        }
+        Program::Hot => {
+            let (numbers, touches) = (hot::NUMBERS / scale, hot::TOUCHES / scale);
+            ("hot", hot::run(numbers.max(1), touches))
         }
     };
     let line = Line {
