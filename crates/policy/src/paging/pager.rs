@@ -39,8 +39,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use ahead::{Ahead, Pages};
-pub use ahead::{CLUSTER_PAGES_MAX, Prefetch};
+pub use ahead::{Ahead, CLUSTER_PAGES_MAX, Pages, Prefetch};
 use foresight::Foresight;
 use slots::Slots;
 use std::collections::VecDeque;

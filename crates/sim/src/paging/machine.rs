@@ -1,28 +1,28 @@
-//! Processors in virtual time: some run programs, one reclaims. They drive the pager of
-//! `nyx_policy` with what happens to them, and carry out what it answers.
+//! Processors in virtual time: some run programs, one reclaims. They tell whoever ages the pages
+//! ([`Ageing`]) what happens to them, and carry out what it answers.
 //!
 //! What an act does to memory and tables is done at once, in the order of the acts; its time is
 //! paid by the processor that carries it out, and a request reaches the device when its software is
 //! over. Interrupts come to the processor that submitted; they take its time, between two parts.
 //!
-//! The pager learns which pages are used by unmapping them early, since there are no accessed bits
-//! in user space. The paper's kernels have these bits, and dirty bits: a touch of a page that was
-//! unmapped and is not on its way out, and a first write, take no time here, as there.
+//! Nyx's pager learns which pages are used by unmapping them early, since there are no accessed
+//! bits in user space. The paper's kernels have these bits, and dirty bits: a touch of a page that
+//! was unmapped and is not on its way out, and a first write, take no time here, as there.
 //!
-//! What it never does: decide for the pager; draw by chance. *Thread safety*: one owner.
-//! *Invariants*: no more pages in memory than the limit, counted anew beside the pager (U12).
+//! What it never does: decide which page leaves; draw by chance. *Thread safety*: one owner.
+//! *Invariants*: no more pages in memory than the limit, counted anew beside the ager (U12).
 
 mod cpu;
 mod reads;
 
+use super::ageing::{Ageing, Ages};
 use super::costs::{Costs, Part, Parts};
 use super::device::{Device, PAGE_BYTES, Request, Service};
+use super::lists::Writes;
 use super::program::Touch;
 use cpu::{Block, Cpu, Effect, Task};
 use nyx_base::{Instant, Nanos};
-use nyx_policy::paging::pager::{
-    Act, CLUSTER_PAGES_MAX, Counts, Pager, Prefetch, Shape, State, Written,
-};
+use nyx_policy::paging::pager::{Act, CLUSTER_PAGES_MAX, Counts, Prefetch, Shape, State};
 use nyx_policy::paging::pool::{self, Pool, Rule};
 
 /// Pages that are reclaimed at once (`SWAP_CLUSTER_MAX`).
@@ -73,6 +73,14 @@ impl Variant {
         !matches!(self, Variant::Linux | Variant::NoOffload | Variant::Ideal)
     }
 
+    /// Whether a page has been written when its write returns.
+    fn writes(self) -> Writes {
+        match self {
+            Variant::PollOnly | Variant::Ideal => Writes::Synchronous,
+            _ => Writes::Asynchronous,
+        }
+    }
+
     fn polls_critical(self) -> bool {
         matches!(
             self,
@@ -86,6 +94,8 @@ impl Variant {
 pub struct Setup {
     /// What it does.
     pub variant: Variant,
+    /// How it ages pages.
+    pub ageing: Ageing,
     /// What its software takes.
     pub costs: Costs,
     /// How the device serves a queue.
@@ -105,10 +115,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The paper's machine with so many pages of memory.
+    /// The paper's machine with so many pages of memory, which Nyx's pager ages.
     pub fn new(variant: Variant, limit_pages: u32) -> Setup {
         Setup {
             variant,
+            ageing: Ageing::Nyx,
             costs: Costs::PAPER,
             service: Service::Parallel,
             limit_pages,
@@ -144,7 +155,7 @@ pub struct Outcome {
     pub programs: Parts,
     /// Time of the one that reclaims.
     pub reclaimer: Parts,
-    /// What the pager counted.
+    /// What the ager counted.
     pub counts: Counts,
     /// From each touch that needs the device until the program goes on, sorted.
     pub fault_ns: Vec<u64>,
@@ -175,7 +186,7 @@ impl Outcome {
     }
 }
 
-/// What is known of a page besides what the pager knows.
+/// What is known of a page besides what the ager knows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     /// Mapped, and whether it may be written to.
@@ -190,7 +201,7 @@ struct Page {
 
 struct Machine {
     setup: Setup,
-    pager: Pager,
+    ager: Box<dyn Ages>,
     pool: Pool,
     device: Device,
     pages: Vec<Page>,
@@ -209,7 +220,7 @@ struct Machine {
 ///
 /// # Panics
 ///
-/// Where the pager breaks its word: more pages in memory than may be, or a program that waits for
+/// Where the ager breaks its word: more pages in memory than may be, or a program that waits for
 /// ever.
 pub fn run(setup: &Setup, pages: u32, programs: &[&[Touch]]) -> Outcome {
     let mut machine = Machine::new(setup, pages, programs);
@@ -227,14 +238,15 @@ impl Machine {
         let programs = programs.iter().map(|touches| Cpu::new(touches.to_vec()));
         let cpus: Vec<Cpu> = programs.chain([Cpu::new(Vec::new())]).collect();
         let floor_bytes = u64::from(BATCH_PAGES) * PAGE_BYTES;
+        let shape = Shape {
+            pages,
+            limit_pages: setup.limit_pages,
+            slots: setup.slots.min(pages),
+            prefetch: setup.prefetch,
+        };
         Machine {
             setup: *setup,
-            pager: Pager::new(Shape {
-                pages,
-                limit_pages: setup.limit_pages,
-                slots: setup.slots.min(pages),
-                prefetch: setup.prefetch,
-            }),
+            ager: setup.ageing.start(shape, setup.variant.writes()),
             pool: Pool::new(setup.rule, floor_bytes),
             // Two for each processor: of interrupts, and polled.
             device: Device::new(setup.service, cpus.len() * 2),
@@ -265,7 +277,7 @@ impl Machine {
                 false => self.out.programs.add_all(&cpu.parts),
             }
         }
-        self.out.counts = self.pager.counts();
+        self.out.counts = self.ager.counts();
         self.out.fault_ns.sort_unstable();
         self.out.critical_ns.sort_unstable();
         self.out.spin_after_submit_ns.sort_unstable();
@@ -401,7 +413,7 @@ impl Machine {
                 ns: 0,
             }),
             Effect::ReadDone(page) => {
-                self.pager.read_done(page, true, &mut self.acts);
+                self.ager.read_done(page, &mut self.acts);
                 self.carry_out(cpu);
             }
             Effect::WriteDone(page) => self.write_done(cpu, page),
@@ -412,7 +424,7 @@ impl Machine {
 
     fn write_done(&mut self, cpu: usize, page: u32) {
         self.writing -= 1;
-        self.pager.write_done(page, Written::Kept, &mut self.acts);
+        self.ager.write_done(page, &mut self.acts);
         self.carry_out(cpu);
         if std::mem::take(&mut self.is_short) {
             self.begin_reclaim(self.cpus[cpu].at);
@@ -430,6 +442,7 @@ impl Machine {
             .mapped
             .is_some_and(|writable| writable || !touch.is_write)
         {
+            self.ager.touched(touch.page);
             let one = &mut self.cpus[cpu];
             if let Some(began) = one.fault_began.take()
                 && std::mem::take(&mut one.is_major)
@@ -445,7 +458,7 @@ impl Machine {
             self.out.run_ns = self.out.run_ns.max(one.at.0);
             return;
         }
-        let state = self.pager.state(touch.page);
+        let state = self.ager.state(touch.page);
         let costs = &self.setup.costs;
         let is_by_bits = match state {
             State::Resident => true,
@@ -477,11 +490,16 @@ impl Machine {
             return;
         };
         one.is_waiting = true;
-        self.pager.fault(touch.page, touch.is_write, &mut self.acts);
+        self.ager.fault(touch.page, touch.is_write, &mut self.acts);
         self.carry_out(cpu);
-        if self.cpus[cpu].is_waiting {
-            self.cpus[cpu].then(Part::Device, 0, Effect::Sleep);
+        if !self.cpus[cpu].is_waiting {
+            return;
         }
+        if self.ager.wants_room(touch.page) {
+            let down_to = self.setup.limit_pages - self.batch_pages().max(1);
+            self.cpus[cpu].then(Part::Take, 0, Effect::Reclaim { down_to });
+        }
+        self.cpus[cpu].then(Part::Device, 0, Effect::Sleep);
     }
 
     /// Sleeps until its page is mapped, once it has nothing else to do.
@@ -494,7 +512,7 @@ impl Machine {
         if !one.tasks.is_empty() {
             return one.then(Part::Device, 0, Effect::Sleep);
         }
-        let part = match self.pager.state(touch.page) {
+        let part = match self.ager.state(touch.page) {
             State::Reading => Part::Device,
             _ => Part::Room,
         };
@@ -520,13 +538,17 @@ impl Machine {
         }
     }
 
+    /// Pages that are free after a reclaim by who faults.
+    fn batch_pages(&self) -> u32 {
+        BATCH_PAGES.min(self.setup.limit_pages / 4)
+    }
+
     /// How many pages may be used after a reclaim, where there is to be one.
     fn level(&mut self, now: Instant) -> Option<u32> {
-        let (used, limit) = (self.pager.used_pages(), self.setup.limit_pages);
+        let (used, limit) = (self.ager.used_pages(), self.setup.limit_pages);
         if matches!(self.setup.variant, Variant::Linux | Variant::Ideal) {
             let least = CLUSTER_PAGES_MAX.min(limit / 8);
-            let free = BATCH_PAGES.min(limit / 4);
-            return (limit - used < least).then_some(limit - free);
+            return (limit - used < least).then_some(limit - self.batch_pages());
         }
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES;
         let free = bytes(limit - used);
@@ -552,11 +574,11 @@ impl Machine {
 
     fn reclaim(&mut self, cpu: usize, down_to: u32) {
         let now = self.cpus[cpu].at;
-        let too_many = self.pager.used_pages().saturating_sub(down_to);
+        let too_many = self.ager.used_pages().saturating_sub(down_to);
         let is_reclaimer = cpu == self.reclaimer();
         if too_many > 0 {
             let wanted = too_many.min(BATCH_PAGES);
-            let freed = self.pager.reclaim(wanted, &mut self.acts);
+            let freed = self.ager.reclaim(cpu, wanted, &mut self.acts);
             let has_begun = self.acts.iter().any(|act| matches!(act, Act::Write { .. }));
             self.carry_out(cpu);
             if freed > 0 || has_begun {
@@ -564,14 +586,15 @@ impl Machine {
             }
             self.is_short = is_reclaimer && self.writing > 0;
         }
+        self.ager.reclaimed(cpu);
         if is_reclaimer {
             self.is_awake = false;
-            let used = u64::from(self.pager.used_pages()) * PAGE_BYTES;
+            let used = u64::from(self.ager.used_pages()) * PAGE_BYTES;
             self.pool.reclaimed(now, used);
         }
     }
 
-    /// Does what the pager has answered: to the tables now, to the processor's time after what it
+    /// Does what the ager has answered: to the tables now, to the processor's time after what it
     /// has to do already.
     fn carry_out(&mut self, cpu: usize) {
         let now = self.cpus[cpu].at;
@@ -607,7 +630,7 @@ impl Machine {
         }
         self.acts = acts;
         self.plan(cpu, &reads);
-        assert_eq!(self.frames, self.pager.used_pages());
+        assert_eq!(self.frames, self.ager.used_pages());
         assert!(self.frames <= self.setup.limit_pages);
         self.out.used_pages_max = self.out.used_pages_max.max(self.frames);
     }

@@ -38,7 +38,7 @@ const TRY_ONE_IN: u32 = 64;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Ahead {
+pub struct Ahead {
     rule: Prefetch,
     steps: [i64; STEPS],
     known: usize,
@@ -50,7 +50,8 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) fn new(rule: Prefetch) -> Ahead {
+    /// Nothing was seen yet.
+    pub fn new(rule: Prefetch) -> Ahead {
         Ahead {
             rule,
             steps: [0; STEPS],
@@ -63,13 +64,13 @@ impl Ahead {
     }
 
     /// A page that was read ahead is wanted.
-    pub(super) fn hit(&mut self, page: u32) {
+    pub fn hit(&mut self, page: u32) {
         self.hits = self.hits.saturating_add(1);
         self.note(page);
     }
 
     /// A page is to be read that nobody had read ahead; the others to read with it, of `pages`.
-    pub(super) fn fault(&mut self, page: u32, pages: u32) -> Pages {
+    pub fn fault(&mut self, page: u32, pages: u32) -> Pages {
         if matches!(self.rule, Prefetch::Off | Prefetch::Stream) {
             return Pages::default();
         }
@@ -125,7 +126,7 @@ impl Ahead {
 
 /// Pages that are to be read with another; a handful, without an allocation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pages {
+pub struct Pages {
     pages: [u32; CLUSTER_PAGES_MAX as usize],
     len: usize,
 }
@@ -152,7 +153,8 @@ impl Pages {
         pages
     }
 
-    pub(super) fn as_slice(&self) -> &[u32] {
+    /// In the order in which they are to be read.
+    pub fn as_slice(&self) -> &[u32] {
         &self.pages[..self.len]
     }
 }

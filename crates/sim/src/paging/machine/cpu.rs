@@ -75,7 +75,7 @@ pub(super) struct Cpu {
     pub(super) is_by_bits: bool,
     /// The page is in the swap cache.
     pub(super) is_hit: bool,
-    /// The pager was told of its fault, and has not mapped the page yet.
+    /// The ager was told of its fault, and has not mapped the page yet.
     pub(super) is_waiting: bool,
 }
 

@@ -7,7 +7,7 @@ use super::{Machine, Variant};
 use crate::paging::costs::{Costs, Part};
 use nyx_policy::paging::pager::CLUSTER_PAGES_MAX;
 
-/// Pages that the pager wants read, in its order: a critical one first, if there is one.
+/// Pages that are to be read, in its order: a critical one first, if there is one.
 #[derive(Default)]
 pub(super) struct Reads {
     all: Vec<(u32, bool)>,
