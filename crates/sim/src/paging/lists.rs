@@ -184,12 +184,12 @@ impl Lists {
         }
     }
 
-    fn to_active(&mut self, page: u32) {
+    fn put_active(&mut self, page: u32) {
         self.leave(page);
         self.at(page).place = Place::Active(self.active.push_head(page));
     }
 
-    fn to_inactive(&mut self, page: u32) {
+    fn put_inactive(&mut self, page: u32) {
         self.leave(page);
         self.at(page).place = Place::Inactive(self.inactive.push_head(page));
     }
@@ -197,7 +197,7 @@ impl Lists {
     /// A page is found that is not mapped, by who touches it (rule 9).
     fn activate(&mut self, page: u32) {
         if let Place::Inactive(_) = self.get(page).place {
-            self.to_active(page);
+            self.put_active(page);
         }
     }
 
@@ -266,7 +266,7 @@ impl Lists {
         entry.is_dirty = std::mem::take(&mut entry.is_to_write);
         entry.state = State::Resident;
         let writable = entry.is_dirty;
-        self.to_active(page);
+        self.put_active(page);
         acts.push(Act::Zero { page, writable });
     }
 
@@ -277,7 +277,7 @@ impl Lists {
         let entry = self.at(page);
         entry.state = State::Reading;
         let slot = entry.slot.expect("what is on the device has a slot");
-        self.to_inactive(page);
+        self.put_inactive(page);
         acts.push(Act::Read {
             page,
             slot,

@@ -97,7 +97,7 @@ impl Lists {
     pub(super) fn end_batch(&mut self, scan: &mut Scan) {
         for page in std::mem::take(&mut scan.held) {
             if self.get(page).place == Place::Held {
-                self.to_inactive(page);
+                self.put_inactive(page);
             }
         }
         if std::mem::take(&mut scan.has_batch) {
@@ -123,7 +123,7 @@ impl Lists {
                 return;
             };
             self.at(page).is_accessed = false;
-            self.to_inactive(page);
+            self.put_inactive(page);
         }
     }
 
@@ -152,7 +152,7 @@ impl Lists {
             return self.hold(page, scan);
         }
         if std::mem::take(&mut entry.is_accessed) || !can_leave {
-            return self.to_active(page);
+            return self.put_active(page);
         }
         if entry.state == State::Resident {
             entry.state = State::Unmapped;

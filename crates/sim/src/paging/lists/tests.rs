@@ -377,7 +377,7 @@ fn a_page_that_was_only_read_leaves_without_a_write_and_one_that_was_written_to_
     // Both are active, as what is read for who waits is; nothing of it was accessed since.
     assert_eq!(world.active(), [0, 1]);
     for page in [0, 1] {
-        world.lists.to_inactive(page);
+        world.lists.put_inactive(page);
         world.lists.at(page).is_accessed = false;
     }
     world.scan(4);
