@@ -10,6 +10,7 @@ use crate::sim::run::{self, Devices, Result as Outcome};
 use crate::sim::{draw, paging, report};
 use crate::{Exit, Failure};
 use nyx_policy::paging::pool::Rule;
+use nyx_sim::paging::Ageing;
 use std::path::{Path, PathBuf};
 
 /// Run a scenario file on a modelled device: a configuration, and clients of its tenants.
@@ -67,7 +68,8 @@ Examples:
   nyx sim FILE --only policy=nyx --decisions      one case, and what the policy did and why
   nyx sim FILE --svg out.svg                      its [[draw]], or each case over time
   nyx sim figures --out figures                   NyxCache's evaluation, redrawn and judged
-  nyx sim swap --svg figures                      Ultraswap's, on a modelled P4800X",
+  nyx sim swap --svg figures                      Ultraswap's, on a modelled P4800X
+  nyx sim swap --ageing nyx                       the same machines, with Nyx's own pager",
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
@@ -141,6 +143,10 @@ struct SwapArgs {
     /// 30 % of the limit.
     #[arg(long, value_name = "RULE", default_value = "auto", value_parser = ["auto", "paper"])]
     pool: String,
+    /// How pages are aged, by all variants: `linux`, by an active and an inactive list as in the
+    /// paper's kernel; `nyx`, by the pager of Nyx's own engines.
+    #[arg(long, value_name = "HOW", default_value = "linux", value_parser = ["linux", "nyx"])]
+    ageing: String,
     /// Write pictures there: swap-figure-8.svg and swap-parts.svg.
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
@@ -297,7 +303,11 @@ fn swap(args: &SwapArgs) -> Result<(), Failure> {
         "paper" => Rule::Paper,
         _ => Rule::Demand,
     };
-    let evaluation = paging::Evaluation::run(args.pages, rule);
+    let ageing = match args.ageing.as_str() {
+        "nyx" => Ageing::Nyx,
+        _ => Ageing::Linux,
+    };
+    let evaluation = paging::Evaluation::run(args.pages, rule, ageing);
     super::print(&evaluation.tables())?;
     let Some(directory) = &args.svg else {
         return Ok(());

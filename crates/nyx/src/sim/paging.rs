@@ -8,9 +8,10 @@ mod fault;
 
 use crate::evaluation::grid::Grid;
 use crate::plot::bars::{Bars, Stand};
+use nyx_policy::paging::pager::Counts;
 use nyx_policy::paging::pool::Rule;
 use nyx_sim::paging::costs::Part;
-use nyx_sim::paging::{Kind, Outcome, Program, Setup, Variant, run};
+use nyx_sim::paging::{Ageing, Kind, Outcome, Program, Setup, Variant, run};
 
 /// Percent of a program's pages that may be in memory.
 const RATIOS: [u32; 4] = [80, 60, 40, 20];
@@ -62,12 +63,13 @@ struct Runs {
 }
 
 impl Runs {
-    fn of(kind: Kind, pages: u32, rule: Rule) -> Runs {
+    fn of(kind: Kind, pages: u32, rule: Rule, ageing: Ageing) -> Runs {
         let program = Program::new(kind, pages, SEED);
         let touches: &[&[_]] = &[&program.touches];
         let outcome = |variant, percent| {
             let setup = Setup {
                 rule,
+                ageing,
                 ..Setup::new(variant, program.limit_pages(percent))
             };
             run(&setup, program.pages, touches)
@@ -116,15 +118,26 @@ pub struct Evaluation {
     runs: Vec<Runs>,
     pages: u32,
     rule: Rule,
+    ageing: Ageing,
 }
 
 impl Evaluation {
     /// Runs it, with programs of about so many pages.
-    pub fn run(pages: u32, rule: Rule) -> Evaluation {
+    pub fn run(pages: u32, rule: Rule, ageing: Ageing) -> Evaluation {
         Evaluation {
-            runs: Kind::ALL.map(|kind| Runs::of(kind, pages, rule)).into(),
+            runs: Kind::ALL
+                .map(|kind| Runs::of(kind, pages, rule, ageing))
+                .into(),
             pages,
             rule,
+            ageing,
+        }
+    }
+
+    fn aged(&self) -> &'static str {
+        match self.ageing {
+            Ageing::Linux => "by Linux' lists",
+            Ageing::Nyx => "by Nyx's pager",
         }
     }
 
@@ -135,9 +148,10 @@ impl Evaluation {
             _ => "as much as is taken until more is freed",
         };
         let head = format!(
-            "Simulated: P4800X, programs of {} pages on one processor, one that reclaims; kept \
-             free: {watermark}.\n",
-            self.pages
+            "Simulated: P4800X, programs of {} pages on one processor, one that reclaims; pages \
+             aged {}; kept free: {watermark}.\n",
+            self.pages,
+            self.aged()
         );
         let sections = [
             (
@@ -247,20 +261,32 @@ impl Evaluation {
     }
 
     fn table_6(&self) -> Grid {
-        let mut grid = grid(&["memory", "ultraswap", "poll-only", "ratio", "paper's ratio"]);
+        let mut grid = grid(&[
+            "memory",
+            "ultraswap",
+            "poll-only",
+            "ratio",
+            "paper's ratio",
+            "pages read, ultraswap",
+            "poll-only",
+            "ratio",
+        ]);
         let linpack = self.runs.iter().find(|runs| runs.kind == Kind::Linpack);
         let linpack = linpack.expect("all programs are run");
         for (ratio, percent) in RATIOS.iter().enumerate() {
-            let faults = |variant| linpack.get(ratio, variant).counts.major_faults;
-            let (all, polled) = (faults(Variant::Ultraswap), faults(Variant::PollOnly));
+            let [all, polled] = [Variant::Ultraswap, Variant::PollOnly]
+                .map(|variant| linpack.get(ratio, variant).counts);
             let (said, said_polled) = TABLE_6[ratio];
-            grid.rows.push(vec![
-                format!("{percent} %"),
-                all.to_string(),
-                polled.to_string(),
-                format!("{:.3}", polled as f64 / all as f64),
-                format!("{:.3}", said_polled / said),
-            ]);
+            let pair = |all: u64, polled: u64| {
+                let part = format!("{:.3}", polled as f64 / all as f64);
+                [all.to_string(), polled.to_string(), part]
+            };
+            let read = |counts: Counts| counts.major_faults + counts.ahead;
+            let mut row = vec![format!("{percent} %")];
+            row.extend(pair(all.major_faults, polled.major_faults));
+            row.push(format!("{:.3}", said_polled / said));
+            row.extend(pair(read(all), read(polled)));
+            grid.rows.push(row);
         }
         grid
     }
@@ -352,8 +378,11 @@ impl Evaluation {
             stand: Stand::Beside,
         };
         let panels: Vec<Bars> = self.runs.iter().map(panel).collect();
-        let title = "Ultraswap figures 8 and 9: run time by memory, simulated";
-        crate::plot::bars::draw(title, &panels, 230)
+        let title = format!(
+            "Ultraswap figures 8 and 9: run time by memory, aged {}, simulated",
+            self.aged()
+        );
+        crate::plot::bars::draw(&title, &panels, 230)
     }
 
     /// Stacked bars of a fault and of a page's way out, by part.
@@ -369,8 +398,11 @@ impl Evaluation {
         let (runs, ratio) = (&self.runs[0], RATIOS.len() - 1);
         let all = Variant::ALL.map(|variant| (variant.name(), runs.get(ratio, variant)));
         panels.push(fault::parts_out("a page's way out: quicksort", &all));
-        let title = "Ultraswap tables 2 and 3: where the time goes, simulated";
-        crate::plot::bars::draw(title, &panels, 330)
+        let title = format!(
+            "Ultraswap tables 2 and 3: where the time goes, aged {}, simulated",
+            self.aged()
+        );
+        crate::plot::bars::draw(&title, &panels, 330)
     }
 }
 
@@ -399,7 +431,7 @@ mod tests {
 
     #[test]
     fn all_programs_and_variants_are_in_tables_and_pictures() {
-        let evaluation = Evaluation::run(1_024, Rule::Demand);
+        let evaluation = Evaluation::run(1_024, Rule::Demand, Ageing::Linux);
         let tables = evaluation.tables();
         let bars = evaluation.draw_figure_8().expect("drawn");
         for kind in Kind::ALL {
