@@ -6,6 +6,7 @@
 //! * `transfers.rs`: `read` and its kin past the page cache, which go past the CPU too, and system
 //!   calls by their number.
 //! * `process.rs`: the arena of this process: when it begins, forks, its end.
+//! * `gate.rs`: which threads are inside the C library's heap, whose locks a fork takes.
 //!
 //! Each function has the name and the meaning of the C library's, and calls that for what is not
 //! the arena's. Small memory, stacks, code and files are the kernel's as ever.
@@ -19,6 +20,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod gate;
 mod mappings;
 mod memory;
 mod process;

@@ -1,10 +1,11 @@
 //! `malloc` and its kin: large memory from the arena, all else from the C library.
 //!
-//! What it never does: hand to the C library what is the arena's, or the other way; call it on a
-//! stack of the arena while a fork has all stand still (`theirs`).
+//! What it never does: hand to the C library what is the arena's, or the other way; call its heap
+//! while a fork waits for that (`theirs`).
 //!
 //! *Thread safety*: all of it.
 
+use crate::gate::theirs;
 use crate::process::{Real, arena, arena_or_begin};
 use crate::{LEAST_BYTES, failed};
 use libc::{c_int, c_void};
@@ -33,15 +34,6 @@ pub(crate) fn look_up() {
 
 /// A multiple of it is what `malloc` gives.
 const ALIGN_BYTES: usize = 16;
-
-/// Makes a call of the C library's heap, which has a lock that `fork` takes.
-#[inline]
-fn theirs<T>(call: impl FnOnce() -> T) -> T {
-    match arena() {
-        Some(arena) => arena.between_forks(call),
-        None => call(),
-    }
-}
 
 /// Large memory, where the arena has it.
 fn large(len: usize, align: usize) -> Option<Piece> {

@@ -6,8 +6,9 @@
 //!
 //! *Thread safety*: all of it.
 
+use crate::gate;
 use libc::{c_int, c_void};
-use nyx_swap::arena::{self, Arena, ArenaFigures, Forking, Terms, Undisturbed};
+use nyx_swap::arena::{self, Arena, ArenaFigures, Closed, Forking, Terms, Undisturbed};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::io;
@@ -231,12 +232,13 @@ extern "C" fn constructor() {
     if let Some(real) = REGISTER.get() {
         register(&real);
     }
+    gate::start();
     crate::memory::look_up();
     crate::transfers::look_up();
 }
 
 /// The fork that is under way; it holds the arena's lock, so that there is one at a time.
-struct UnderWay(UnsafeCell<Option<Forking<'static>>>);
+struct UnderWay(UnsafeCell<Option<(Option<Closed<'static>>, Forking<'static>)>>);
 
 // SAFETY: it is reached by the thread that forks only, between `before_fork` and what follows it;
 // the lock in it keeps others out of `before_fork`.
@@ -259,15 +261,19 @@ unsafe extern "C" fn before_fork() {
             // SAFETY: the call takes nothing.
             unsafe { _IO_list_lock() };
         }
+        // Who is inside the heap may have to wait for the arena's lock before he leaves.
+        let closed = gate::close();
         let forking = arena.before_fork();
         // SAFETY: as above.
-        unsafe { *UNDER_WAY.0.get() = Some(forking) };
+        unsafe { *UNDER_WAY.0.get() = Some((closed, forking)) };
     }
 }
 
 unsafe extern "C" fn in_parent() {
     // SAFETY: as above.
-    if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
+    if let Some((closed, forking)) = unsafe { (*UNDER_WAY.0.get()).take() } {
+        // The heap's locks are given back by now, and the child may take long.
+        drop(closed);
         forking.in_parent();
         if arena().is_some_and(|arena| !arena.is_plain()) {
             // SAFETY: `before_fork` has taken it.
@@ -277,8 +283,10 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    gate::in_child();
     // SAFETY: as above; the child has one thread.
-    if let Some(forking) = unsafe { (*UNDER_WAY.0.get()).take() } {
+    if let Some((closed, forking)) = unsafe { (*UNDER_WAY.0.get()).take() } {
+        drop(closed);
         forking.in_child();
     }
 }

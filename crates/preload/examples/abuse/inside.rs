@@ -20,6 +20,8 @@ pub(crate) const CASES: &[Case] = &[
     ("fork-inside", fork_inside),
     ("fork-inside-coroutine", fork_inside_coroutine),
     ("fork-inside-signal", fork_inside_signal),
+    ("fork-inside-handler", fork_inside_handler),
+    ("fork-inside-collector", fork_inside_collector),
 ];
 
 /// Takes and frees small memory, too large to be a thread's own, until it is told to end.
@@ -187,6 +189,68 @@ fn fork_inside_signal() {
     let inside = std::thread::spawn(coroutine);
     std::thread::scope(|scope| {
         scope.spawn(|| signal_often(inside.as_pthread_t(), &IS_OVER));
+        fork_often();
+    });
+    inside.join().expect("it ends");
+}
+
+/// The same on a thread's usual stack, where it is the handler alone that waits.
+fn fork_inside_handler() {
+    handle_changes();
+    let inside = std::thread::spawn(|| busy(&IS_OVER));
+    std::thread::scope(|scope| {
+        scope.spawn(|| busy(&IS_OVER));
+        scope.spawn(|| signal_often(inside.as_pthread_t(), &IS_OVER));
+        fork_often();
+    });
+    inside.join().expect("it ends");
+}
+
+/// How many are stopped, and whether they are to go on.
+static STOPPED: AtomicUsize = AtomicUsize::new(0);
+static MAY_GO: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn stop(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    STOPPED.fetch_add(1, SeqCst);
+    while !MAY_GO.load(SeqCst) {
+        // SAFETY: the call takes nothing, and any handler may make it.
+        unsafe { libc::sched_yield() };
+    }
+    STOPPED.fetch_sub(1, SeqCst);
+}
+
+/// Stops both threads, changes maps, and has them go on, until it is told to end.
+fn collect(threads: [libc::pthread_t; 2]) {
+    let mut rng = fastrand::Rng::with_seed(4);
+    while !IS_OVER.load(Relaxed) {
+        MAY_GO.store(false, SeqCst);
+        for thread in threads {
+            // SAFETY: it is not joined yet.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        }
+        while STOPPED.load(SeqCst) < threads.len() && !IS_OVER.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let new = Block::map(512 * KIB);
+        new.touch(1);
+        sys::madvise(new.at, 256 * KIB, libc::MADV_DONTNEED).expect("given back");
+        new.unmap();
+        MAY_GO.store(true, SeqCst);
+        while STOPPED.load(SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        (0..rng.u32(..50_000)).for_each(|_| std::hint::spin_loop());
+    }
+}
+
+/// A collector stops a thread that is inside and one that forks, and waits for each of them.
+fn fork_inside_collector() {
+    handle(libc::SIGUSR1, stop, libc::SA_RESTART);
+    let inside = std::thread::spawn(|| busy(&IS_OVER));
+    // SAFETY: the calling thread, which outlives who sends.
+    let threads = [inside.as_pthread_t(), unsafe { libc::pthread_self() }];
+    std::thread::scope(|scope| {
+        scope.spawn(|| collect(threads));
         fork_often();
     });
     inside.join().expect("it ends");

@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     ("threads-own", own),
     ("threads-shared", shared),
     ("threads-map", mapping),
+    ("threads-ended", ended),
     ("signal-touch", signal_touch),
     ("signal-stack", signal_stack),
     ("stacks", stacks),
@@ -89,6 +90,26 @@ fn mapping() {
             });
         }
     });
+}
+
+/// Threads that ended leave nothing: not even as much as a cache line for each.
+fn ended() {
+    let many = |count| {
+        for _ in 0..count {
+            let thread = std::thread::spawn(|| std::hint::black_box(vec![1u8; 100]).len());
+            assert_eq!(thread.join().ok(), Some(100));
+        }
+    };
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("read");
+        let pages = statm.split(' ').nth(1).map(str::parse::<usize>);
+        pages.and_then(Result::ok).expect("a number") * PAGE
+    };
+    many(500);
+    let before = resident();
+    many(20_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < MIB, "by {grown} bytes");
 }
 
 static TARGET: AtomicUsize = AtomicUsize::new(0);

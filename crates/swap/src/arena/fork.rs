@@ -8,7 +8,6 @@
 //!
 //! *Thread safety*: the calls are made in the thread that forks, before and after.
 
-use super::gate::Closed;
 use super::service::Pause;
 use super::{Arena, Locked, Undisturbed};
 use crate::region::{PAGE_BYTES, threads};
@@ -30,7 +29,6 @@ pub struct Forking<'a> {
     /// None in a child, which forks as any process does.
     copy: Option<Copying>,
     state: Locked<'a>,
-    _gate: Closed<'a>,
     /// Dropped last.
     _undisturbed: Undisturbed,
     parent: u32,
@@ -46,7 +44,7 @@ struct Copying {
 }
 
 impl Arena {
-    /// Before a fork.
+    /// Before a fork, with the process's [`Gate`](super::Gate) closed.
     pub fn before_fork(&self) -> Forking<'_> {
         let undisturbed = Undisturbed::new();
         if !self.is_plain() && self.has_stack() {
@@ -54,14 +52,11 @@ impl Arena {
             super::complain("a thread whose stack is in the arena cannot fork: the process ends");
             threads::end();
         }
-        // First: a handler in the middle of a call may need the lock.
-        let gate = self.gate.close();
         let state = self.lock();
         Forking {
             arena: self,
             copy: (!self.is_plain()).then(|| Copying::begin(self)),
             state,
-            _gate: gate,
             _undisturbed: undisturbed,
             parent: std::process::id(),
         }

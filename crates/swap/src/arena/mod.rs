@@ -36,13 +36,13 @@ mod terms;
 mod undisturbed;
 
 pub use fork::Forking;
+pub use gate::{Closed, Gate, Inside, Place};
 pub use heap::Heap;
 pub use terms::{ArenaFigures, LIBRARY, TERMS, Terms};
 pub use undisturbed::Undisturbed;
 
 use crate::region::{PAGE_BYTES, RegionError};
 use extents::Extents;
-use gate::Gate;
 use libc::c_int;
 use rustix::thread::futex::{self, Timespec};
 use service::Service;
@@ -78,8 +78,6 @@ pub struct Arena {
     range: Range<usize>,
     kept_pages_max: u32,
     state: Mutex<State>,
-    /// Passed before it, never with it.
-    gate: Gate,
     /// Pages that may be pinned and are not: where all are, no fault finds memory. It is waited on
     /// without a lock, since who waits may be stopped by a signal.
     pinnable: AtomicU32,
@@ -166,7 +164,6 @@ impl Arena {
                 protected: Vec::new(),
             }),
             range,
-            gate: Gate::new(),
             pinnable: AtomicU32::new(pinnable as u32),
             pinnable_max: pinnable as u32,
             is_plain: AtomicBool::new(false),
@@ -183,19 +180,7 @@ impl Arena {
         self.is_plain.load(Relaxed)
     }
 
-    /// Makes a call of the C library's that takes a lock which `fork` takes too: while no fork is
-    /// under way, where this thread's stack is in the arena. It does not call this again.
-    #[inline]
-    pub fn between_forks<T>(&self, call: impl FnOnce() -> T) -> T {
-        if !self.has_stack() {
-            return call();
-        }
-        let _inside = self.gate.enter();
-        call()
-    }
-
     /// Whether this thread's stack is here.
-    #[inline]
     fn has_stack(&self) -> bool {
         let here = 0u8;
         self.range.contains(&(&raw const here as usize))
