@@ -27,9 +27,23 @@ type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
 // SAFETY: that is its type.
 static USABLE: Real<Usable> = unsafe { Real::new(c"malloc_usable_size") };
 
+// SAFETY: as above.
+type Trim = unsafe extern "C" fn(usize) -> c_int;
+type Tell = unsafe extern "C" fn() -> libc::mallinfo;
+type TellMore = unsafe extern "C" fn() -> libc::mallinfo2;
+// SAFETY: that is its type.
+static TRIM: Real<Trim> = unsafe { Real::new(c"malloc_trim") };
+// SAFETY: that is its type.
+static TELL: Real<Tell> = unsafe { Real::new(c"mallinfo") };
+// SAFETY: that is its type.
+static TELL_MORE: Real<TellMore> = unsafe { Real::new(c"mallinfo2") };
+
 /// Looks for what it needs of the C library.
 pub(crate) fn look_up() {
     let _ = USABLE.get();
+    let _ = TRIM.get();
+    let _ = TELL.get();
+    let _ = TELL_MORE.get();
 }
 
 /// A multiple of it is what `malloc` gives.
@@ -227,4 +241,39 @@ unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     }
     // SAFETY: the caller's word.
     USABLE.get().map_or(0, |real| unsafe { real(at) })
+}
+
+/// # Safety
+///
+/// As `malloc_trim`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
+    // SAFETY: the caller's word.
+    TRIM.get().map_or(0, |real| theirs(|| unsafe { real(pad) }))
+}
+
+/// # Safety
+///
+/// As `mallinfo`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mallinfo() -> libc::mallinfo {
+    match TELL.get() {
+        // SAFETY: the caller's word.
+        Some(real) => theirs(|| unsafe { real() }),
+        // SAFETY: numbers, of which zeros are some.
+        None => unsafe { std::mem::zeroed() },
+    }
+}
+
+/// # Safety
+///
+/// As `mallinfo2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    match TELL_MORE.get() {
+        // SAFETY: the caller's word.
+        Some(real) => theirs(|| unsafe { real() }),
+        // SAFETY: as above.
+        None => unsafe { std::mem::zeroed() },
+    }
 }

@@ -21,6 +21,7 @@ pub(crate) const CASES: &[Case] = &[
     ("fork-inside-coroutine", fork_inside_coroutine),
     ("fork-inside-signal", fork_inside_signal),
     ("fork-inside-handler", fork_inside_handler),
+    ("fork-inside-trim", fork_inside_trim),
     ("fork-inside-collector", fork_inside_collector),
 ];
 
@@ -200,6 +201,30 @@ fn fork_inside_handler() {
     let inside = std::thread::spawn(|| busy(&IS_OVER));
     std::thread::scope(|scope| {
         scope.spawn(|| busy(&IS_OVER));
+        scope.spawn(|| signal_often(inside.as_pthread_t(), &IS_OVER));
+        fork_often();
+    });
+    inside.join().expect("it ends");
+}
+
+/// Gives back what the heap has free, and asks how much it has, until it is told to end.
+fn trim() {
+    while !IS_OVER.load(Relaxed) {
+        let block = crate::heap::malloc(100 * KIB);
+        // SAFETY: the calls change nothing that anybody uses.
+        unsafe {
+            libc::malloc_trim(0);
+            assert!(libc::mallinfo2().uordblks >= block.len);
+        }
+        crate::heap::free(block);
+    }
+}
+
+/// The same where a thread is inside what else has the heap's lock.
+fn fork_inside_trim() {
+    handle_changes();
+    let inside = std::thread::spawn(trim);
+    std::thread::scope(|scope| {
         scope.spawn(|| signal_often(inside.as_pthread_t(), &IS_OVER));
         fork_often();
     });
