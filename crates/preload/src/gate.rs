@@ -118,10 +118,8 @@ pub(crate) fn in_child() {
 /// This thread's, which it gets where it has had none; none at its end, or without memory.
 #[inline]
 fn place() -> Option<&'static Place> {
-    match word().load(Relaxed) {
-        NONE => take(),
-        at => placed(at),
-    }
+    let at = word().load(Relaxed);
+    placed(at).or_else(|| if at == NONE { take() } else { None })
 }
 
 /// What a word says.
