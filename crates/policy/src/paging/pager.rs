@@ -116,6 +116,8 @@ pub enum Why {
     Unwritable,
     /// No memory, and all of it is pinned.
     Pinned,
+    /// It is pinned as often as a page can be.
+    PinnedMost,
 }
 
 /// Where what a page holds is to be found.
@@ -372,15 +374,19 @@ impl Pager {
     }
 
     /// Keeps a page in memory, and mapped, until it is unpinned as often. It is had by a fault
-    /// where it is not there; true where it is.
+    /// where it is not there. False where it is pinned 65,535 times: then nothing has changed.
+    #[must_use]
     pub fn pin(&mut self, page: u32, acts: &mut Vec<Act>) -> bool {
         let entry = self.table.at(page);
-        entry.pins = entry.pins.checked_add(1).expect("fewer than 65,536 pins");
+        let Some(pins) = entry.pins.checked_add(1) else {
+            return false;
+        };
+        entry.pins = pins;
         match entry.state() {
             State::Resident => self.table.leave(page),
             _ => self.fault(page, false, acts),
         }
-        self.state(page) == State::Resident
+        true
     }
 
     /// Takes a pin back.

@@ -634,18 +634,23 @@ impl Shared {
     /// one cannot be had none is pinned.
     pub(super) fn fix(&self, first: u32, pages: u32, is_write: bool) -> Result<(), (u32, Why)> {
         let mut core = self.lock_urgently();
-        let range = first..first + pages;
+        let mut range = first..first + pages;
+        let mut result = Ok(());
         for page in range.clone() {
-            let fixing = core.fixing.entry(page).or_insert((0, None));
-            *fixing = (fixing.0 + 1, None);
             self.hurry(&mut core, page);
             let Core { pager, acts, .. } = &mut *core;
-            pager.pin(page, acts);
+            if !pager.pin(page, acts) {
+                result = Err((page, Why::PinnedMost));
+                range.end = page;
+                break;
+            }
+            let fixing = core.fixing.entry(page).or_insert((0, None));
+            *fixing = (fixing.0 + 1, None);
             self.settle(&mut core, None);
         }
-        let mut result = Ok(());
         let mut began = None;
-        'pages: for page in range.clone() {
+        let waited = if result.is_ok() { range.clone() } else { 0..0 };
+        'pages: for page in waited {
             while core.pager.state(page) != State::Resident {
                 if let Some(why) = core.fixing[&page].1 {
                     result = Err((page, why));

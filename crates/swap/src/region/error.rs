@@ -79,6 +79,7 @@ pub(super) fn reason(why: Why) -> &'static str {
         Why::DeviceFull => "no memory is free, and the device is full",
         Why::Unwritable => "no memory is free, and the device refuses what is to make room",
         Why::Pinned => "no memory is free, and all of it is fixed or pinned",
+        Why::PinnedMost => "it is fixed or pinned as often as a page can be",
     }
 }
 

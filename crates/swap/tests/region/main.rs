@@ -340,6 +340,26 @@ fn a_full_device_is_an_error_and_what_is_not_wanted_makes_room() {
 }
 
 #[test]
+fn a_page_that_is_fixed_as_often_as_can_be_counted_is_refused_and_stays() {
+    let name = "a_page_that_is_fixed_as_often_as_can_be_counted";
+    let Some(region) = region(name, 64, 16, 64) else {
+        return;
+    };
+    let page = 3 * PAGE..4 * PAGE;
+    fill(&region, 3, 5);
+    (0..u16::MAX).for_each(|_| region.pin(page.clone()).expect("pinned"));
+    // With its neighbours, one of which is had before it.
+    let refused = region.fix(2 * PAGE..5 * PAGE).expect_err("once too often");
+    assert_eq!(why(&refused), (3 * PAGE, Why::PinnedMost), "{refused}");
+    let kept = region.dont_need(2 * PAGE..5 * PAGE);
+    assert_eq!(kept.ok(), Some(1), "its neighbours are not fixed");
+    region.unpin(page.clone());
+    check(&region, 3, 5);
+    (1..u16::MAX).for_each(|_| region.unpin(page.clone()));
+    assert_eq!(region.dont_need(page).ok(), Some(0));
+}
+
+#[test]
 fn fixed_pages_stay_and_the_last_memory_is_not_fixed_away() {
     let name = "fixed_pages_stay";
     let Some(mut region) = region(name, 64, 16, 64) else {

@@ -303,7 +303,7 @@ fn forget(world: &mut World, page: u32) {
 
 fn pin(world: &mut World, page: u32) {
     world.pins[page as usize] += 1;
-    world.pager.pin(page, &mut world.acts);
+    assert!(world.pager.pin(page, &mut world.acts));
     world.carry_out();
 }
 
@@ -528,6 +528,17 @@ fn where_all_memory_is_pinned_who_needs_some_is_told() {
     assert_eq!(world.failed, [Why::Pinned]);
     unpin(&mut world, 3);
     world.touch_and_settle(16, None);
+}
+
+#[test]
+fn a_page_is_pinned_as_often_as_can_be_counted_and_no_more() {
+    let mut world = World::new(SHAPE);
+    (0..u16::MAX).for_each(|_| pin(&mut world, 5));
+    assert!(!world.pager.pin(5, &mut world.acts));
+    assert!(world.acts.is_empty());
+    // And is given back as often.
+    (0..u16::MAX).for_each(|_| unpin(&mut world, 5));
+    assert!(world.pager.forget(5, &mut world.acts));
 }
 
 #[test]
