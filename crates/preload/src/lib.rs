@@ -4,7 +4,8 @@
 //! * `memory.rs`: `malloc` and its kin.
 //! * `mappings.rs`: `mmap`, and all calls that are made on what it gave.
 //! * `transfers.rs`: `read` and its kin past the page cache, which go past the CPU too, and system
-//!   calls by their number.
+//!   calls by their number. `streams.rs`: the same by streams.
+//! * `limits.rs`: how long files may be, which the arena's are to be.
 //! * `process.rs`: the arena of this process: when it begins, forks, its end.
 //! * `gate.rs`: which threads are inside the C library's heap, whose locks a fork takes.
 //!
@@ -21,9 +22,11 @@
 #![cfg(target_os = "linux")]
 
 mod gate;
+mod limits;
 mod mappings;
 mod memory;
 mod process;
+mod streams;
 mod transfers;
 
 use nyx_swap::arena::{self, Arena, Heap};
@@ -53,6 +56,19 @@ fn refuse(said: &Once, what: &str, errno: libc::c_int) -> libc::c_int {
         ));
     });
     failed(errno)
+}
+
+/// Does something of which the caller's `errno` does not tell.
+fn keep_errno<T>(what: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let done = what();
+    failed(before);
+    done
+}
+
+fn errno() -> libc::c_int {
+    // SAFETY: the address is this thread's.
+    unsafe { *libc::__errno_location() }
 }
 
 /// `-1`, and the reason where the C library has it.

@@ -5,15 +5,23 @@
 //! *Thread safety*: all of it.
 
 use crate::process::{arena, arena_or_begin, never};
-use crate::{LEAST_BYTES, arena_of, failed, memory, refuse};
-use libc::{MAP_FAILED, c_int, c_void, off_t};
-use nyx_swap::arena::{Arena, Whose};
+use crate::transfers::{BUFFERS_MOST, by_number};
+use crate::{LEAST_BYTES, arena_of, errno, failed, keep_errno, memory, refuse};
+use libc::{MAP_FAILED, c_int, c_long, c_uint, c_void, iovec, off_t};
+use nyx_swap::arena::{Arena, Whose, is_own_thread};
 use nyx_swap::region::PAGE_BYTES;
 use std::ops::Range;
 use std::sync::Once;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+/// Advice that one process may give another: how memory is had, not what it holds.
+const TO_OTHERS: [c_int; 4] = [
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    libc::MADV_WILLNEED,
+    libc::MADV_COLLAPSE,
+];
 
 /// The bytes that a call is about, in whole pages; none where there is no such range.
 fn pages(at: *mut c_void, len: usize) -> Option<Range<usize>> {
@@ -110,6 +118,41 @@ unsafe fn put(arena: &Arena, made: *mut c_void, len: usize, to: Range<usize>) ->
         }
         moved
     })
+}
+
+/// # Safety
+///
+/// As `shmat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(segment: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
+    let at = at as usize;
+    let at = match flags & libc::SHM_RND {
+        0 => at,
+        _ => at / PAGE_BYTES * PAGE_BYTES,
+    };
+    let attach = |at: usize, flags: c_int| {
+        // SAFETY: the caller's word.
+        unsafe { libc::syscall(libc::SYS_shmat, segment, at, flags) as *mut c_void }
+    };
+    if flags & libc::SHM_REMAP == 0 {
+        return attach(at, flags);
+    }
+    // SAFETY: zeros are what is told of a segment, into which the call writes.
+    let (is_told, len) = unsafe {
+        let mut about = std::mem::zeroed::<libc::shmid_ds>();
+        let told = libc::shmctl(segment, libc::IPC_STAT, &raw mut about);
+        (told == 0, about.shm_segsz)
+    };
+    match pages(at as *mut c_void, len).and_then(|bytes| Some((arena_of(&bytes)?, bytes))) {
+        // What is wrong the kernel says.
+        None => attach(at, flags),
+        Some(_) if !is_told => MAP_FAILED,
+        Some((arena, bytes)) => match attach(0, flags & !libc::SHM_REMAP) {
+            MAP_FAILED => MAP_FAILED,
+            // SAFETY: it was just attached, and is so long.
+            made => unsafe { put(arena, made, bytes.len(), bytes) },
+        },
+    }
 }
 
 /// # Safety
@@ -247,6 +290,67 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         // What would be seen, and what is not known.
         _ => failed(libc::EINVAL),
     }
+}
+
+/// # Safety
+///
+/// As `posix_madvise`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // What memory holds is not thrown away by this one.
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    // SAFETY: the caller's word.
+    keep_errno(|| match unsafe { madvise(at, len, advice) } {
+        0 => 0,
+        _ => errno(),
+    })
+}
+
+/// # Safety
+///
+/// As `process_madvise`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn process_madvise(
+    process: c_int,
+    parts: *const iovec,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
+    let number = libc::SYS_process_madvise;
+    let (process, advised, how) = (process.into(), advice.into(), flags.into());
+    let kernel = |parts: *const iovec, count: usize| {
+        let all = [process, parts as c_long, count as c_long, advised, how];
+        // SAFETY: the caller's word.
+        unsafe { by_number(number, all) as isize }
+    };
+    let is_ours = arena().is_some_and(|arena| !arena.is_plain());
+    // The region's own threads unmap pages by it.
+    if !is_ours || is_own_thread() || TO_OTHERS.contains(&advice) {
+        return kernel(parts, count);
+    }
+    // All else the kernel takes for the caller's own memory only: that it takes it for nothing at
+    // all says whose it is.
+    if count > BUFFERS_MOST as usize || parts.is_null() {
+        return kernel(parts, count);
+    }
+    let said = kernel(std::ptr::null(), 0);
+    if said != 0 {
+        return said;
+    }
+    let mut done = 0;
+    // SAFETY: the caller's word.
+    for part in unsafe { std::slice::from_raw_parts(parts, count) } {
+        // SAFETY: as above.
+        let said = unsafe { madvise(part.iov_base, part.iov_len, advice) };
+        if said != 0 {
+            return if done > 0 { done } else { said as isize };
+        }
+        done += part.iov_len as isize;
+    }
+    done
 }
 
 /// # Safety

@@ -2,84 +2,126 @@
 //! caller waits: what is the arena's stays in memory until then, since a page that leaves meanwhile
 //! would leave without what is written.
 //!
-//! The same by `fread`, which reads into the caller's memory itself, and by `syscall`.
+//! The same by `syscall`; streams are in `streams.rs`.
 //!
 //! What goes out is safe: a page that leaves while it is written somewhere keeps its bytes for
 //! that. What a program would set off and wait for later (io_uring, Linux's `io_submit`) is refused
-//! where the arena begins, and what the C library reads past us is here: `aio_read`, and `fdopen`,
-//! whose stream may have a buffer in the arena, of what is past the page cache. So is writing to
-//! another process, which may have an arena where this one has none yet.
+//! where the arena begins, and here what the C library reads past us: `aio_read` of what is past
+//! the page cache. So is writing to another process, which may have an arena where this one has
+//! none yet.
 //!
-//! A thread may be cancelled in any of them: they are left by unwinding then.
+//! A thread may be cancelled in any of them: they are left by unwinding then, or by `siglongjmp`
+//! out of a signal's handler.
 //!
 //! What it never does: copy; change what a call that is not direct does.
 //!
 //! *Thread safety*: all of it.
 
 use crate::process::{Real, arena, may_have_arena};
-use crate::{arena_of, failed, refuse};
-use libc::{c_char, c_int, c_long, c_void, iovec, off_t};
-use nyx_swap::arena::Arena;
+use crate::{arena_of, failed, keep_errno, limits, mappings, refuse};
+use libc::{c_int, c_long, c_uint, c_void, iovec, off_t};
+use nyx_swap::arena::{self, Arena, Undisturbed};
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::Once;
 
 /// So much is pinned at once; where an arena is smaller, less.
 const PIECE_BYTES: usize = 256 << 10;
-const PIECE_BYTES_MIN: usize = 16 << 10;
-/// No device reads less past the page cache.
-const DIRECT_BYTES_MIN: usize = 512;
+pub(crate) const PIECE_BYTES_MIN: usize = 16 << 10;
 /// The kernel takes no more buffers at once (`UIO_MAXIOV`).
-const BUFFERS_MOST: c_int = 1024;
-/// File systems whose files may be read past the page cache without `O_DIRECT`, since the other
-/// side says so: FUSE, 9p, CIFS and SMB2 (`statfs(2)`).
-const PAST_THE_CACHE: [u32; 4] = [0x6573_5546, 0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
-/// Of a stream that could not be read, in the flags that are its first word (`_IO_ERR_SEEN`).
-const STREAM_HAS_FAILED: c_int = 0x20;
+pub(crate) const BUFFERS_MOST: c_int = 1024;
 
-/// A range that stays in memory until this is dropped.
-struct Pinned(&'static Arena, Range<usize>);
+/// A range that stays in memory until this is dropped, where it is, or its frame is left by
+/// `siglongjmp`, which drops nothing.
+struct Pinned {
+    arena: &'static Arena,
+    bytes: Range<usize>,
+    is_pinned: bool,
+    left: Left,
+}
 
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        keep_errno(|| self.0.unpin(self.1.clone()));
+/// What the C library does where a frame is left, which has this (`_pthread_cleanup_buffer`).
+#[repr(C)]
+struct Left {
+    // SAFETY: the C library calls it with what was pushed.
+    act: Option<unsafe extern "C" fn(*mut c_void)>,
+    on: *mut c_void,
+    kind: c_int,
+    before: *mut Left,
+}
+
+impl Pinned {
+    fn not_yet(arena: &'static Arena, bytes: Range<usize>) -> Pinned {
+        let left = Left {
+            act: None,
+            on: null_mut(),
+            kind: 0,
+            before: null_mut(),
+        };
+        Pinned {
+            arena,
+            bytes,
+            is_pinned: false,
+            left,
+        }
+    }
+
+    /// It is, and not moved any more.
+    fn is_now(&mut self) {
+        self.is_pinned = true;
+        if let (Some(push), Some(_)) = (PUSH_LEFT.get(), POP_LEFT.get()) {
+            let on = (&raw mut *self).cast();
+            // SAFETY: both are there until it is popped, or the frame is left.
+            unsafe { push(&raw mut self.left, give_back, on) };
+        }
     }
 }
 
-/// Does something of which the caller's `errno` does not tell.
-fn keep_errno<T>(what: impl FnOnce() -> T) -> T {
-    // SAFETY: the address is this thread's.
-    let errno = unsafe { *libc::__errno_location() };
-    let done = what();
-    failed(errno);
-    done
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.is_pinned {
+            return;
+        }
+        // It is given back once: no handler leaves the frame in between.
+        let _undisturbed = Undisturbed::new();
+        if let (Some(_), Some(pop)) = (PUSH_LEFT.get(), POP_LEFT.get()) {
+            // SAFETY: it is the last that this thread has pushed.
+            unsafe { pop(&raw mut self.left, 0) };
+        }
+        keep_errno(|| self.arena.unpin(self.bytes.clone()));
+    }
 }
 
-fn is_direct(file: c_int) -> bool {
-    // SAFETY: asking changes nothing. Zeros are a `stat` and a `statfs`.
-    keep_errno(|| unsafe {
-        let flags = libc::fcntl(file, libc::F_GETFL);
-        let mut about = std::mem::zeroed::<libc::stat>();
-        if flags == -1 || libc::fstat(file, &raw mut about) != 0 {
-            return false;
-        }
-        let is_asked_for = flags & libc::O_DIRECT != 0;
-        match about.st_mode & libc::S_IFMT {
-            libc::S_IFBLK => is_asked_for,
-            libc::S_IFREG if is_asked_for => true,
-            libc::S_IFREG => {
-                let mut system = std::mem::zeroed::<libc::statfs>();
-                let is_told = libc::fstatfs(file, &raw mut system) == 0;
-                is_told && PAST_THE_CACHE.contains(&(system.f_type as u32))
-            }
-            // To a pipe the flag means packets.
-            _ => false,
-        }
-    })
+/// # Safety
+///
+/// It is what is pinned.
+unsafe extern "C" fn give_back(pinned: *mut c_void) {
+    // SAFETY: the caller's word.
+    let pinned = unsafe { &*pinned.cast::<Pinned>() };
+    pinned.arena.unpin(pinned.bytes.clone());
 }
 
-fn meets_arena(at: *const c_void, len: usize) -> Option<&'static Arena> {
+/// Does something while a range is in memory; none where it cannot be.
+fn while_pinned<T>(
+    arena: &'static Arena,
+    bytes: Range<usize>,
+    act: impl FnOnce() -> T,
+) -> Option<T> {
+    let mut pinned = Pinned::not_yet(arena, bytes.clone());
+    arena.pin(bytes, || pinned.is_now()).then(act)
+}
+
+/// Whether a file is read past the page cache.
+pub(crate) fn is_direct(file: c_int) -> bool {
+    keep_errno(|| arena::is_direct(file))
+}
+
+/// The arena, where a range of bytes meets it and this is no child's copy.
+pub(crate) fn meets_arena(at: *const c_void, len: usize) -> Option<&'static Arena> {
     let begin = at as usize;
-    arena_of(&(begin..begin.saturating_add(len))).filter(|arena| !arena.is_plain())
+    let bytes = begin..begin.saturating_add(len);
+    let arena = (!bytes.is_empty()).then(|| arena_of(&bytes)).flatten();
+    arena.filter(|arena| !arena.is_plain())
 }
 
 /// Reads into one buffer, piece by piece where it is the arena's; `read` has what of it to read and
@@ -97,7 +139,7 @@ fn one(
 }
 
 /// The same, in pieces of no less than so many bytes but the last.
-fn in_pieces(
+pub(crate) fn in_pieces(
     arena: &'static Arena,
     (at, len): (*mut c_void, usize),
     least: usize,
@@ -108,7 +150,7 @@ fn in_pieces(
         let wanted = piece.min(len - done);
         let to = at.wrapping_byte_add(done);
         let bytes = to as usize..to as usize + wanted;
-        if !arena.pin(bytes.clone()) {
+        let Some(read) = while_pinned(arena, bytes, || read(to, wanted, done)) else {
             if piece / 2 >= least {
                 piece /= 2;
                 continue;
@@ -118,10 +160,7 @@ fn in_pieces(
             } else {
                 failed(libc::ENOMEM) as isize
             };
-        }
-        let pinned = Pinned(arena, bytes);
-        let read = read(to, wanted, done);
-        drop(pinned);
+        };
         match read {
             ..0 if done > 0 => return done as isize,
             ..0 => return read,
@@ -199,19 +238,13 @@ static READ_INTO_AT: Real<ReadIntoAt> = unsafe { Real::new(c"preadv") };
 static READ_INTO_AT_WITH: Real<ReadIntoAtWith> = unsafe { Real::new(c"preadv2") };
 
 // SAFETY: as above.
-type ReadStream = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut libc::FILE) -> usize;
 type Call =
     unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
-// SAFETY: that is its type.
-static READ_STREAM: Real<ReadStream> = unsafe { Real::new(c"fread") };
-// SAFETY: that is its type.
-static READ_STREAM_UNLOCKED: Real<ReadStream> = unsafe { Real::new(c"fread_unlocked") };
 // SAFETY: it takes as many as a system call has, and looks at no others than that call does.
 static CALL: Real<Call> = unsafe { Real::new(c"syscall") };
 
 // SAFETY: as above.
-type Open = unsafe extern "C" fn(c_int, *const c_char) -> *mut libc::FILE;
 type Set = unsafe extern "C" fn(*mut libc::aiocb) -> c_int;
 type SetAll =
     unsafe extern "C" fn(c_int, *const *mut libc::aiocb, c_int, *mut libc::sigevent) -> c_int;
@@ -226,22 +259,30 @@ type WriteFar = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
+// SAFETY: as above.
+type PushLeft = unsafe extern "C" fn(*mut Left, unsafe extern "C" fn(*mut c_void), *mut c_void);
+type PopLeft = unsafe extern "C" fn(*mut Left, c_int);
+
+// SAFETY: that is its type.
+static PUSH_LEFT: Real<PushLeft> = unsafe { Real::new(c"_pthread_cleanup_push") };
+// SAFETY: that is its type.
+static POP_LEFT: Real<PopLeft> = unsafe { Real::new(c"_pthread_cleanup_pop") };
+
 // SAFETY: that is its type.
 static WRITE_FAR: Real<WriteFar> = unsafe { Real::new(c"process_vm_writev") };
-// SAFETY: that is its type.
-static FDOPEN: Real<Open> = unsafe { Real::new(c"fdopen") };
 // SAFETY: that is its type.
 static AIO_READ: Real<Set> = unsafe { Real::new(c"aio_read") };
 // SAFETY: that is its type.
 static LIO_LISTIO: Real<SetAll> = unsafe { Real::new(c"lio_listio") };
 
-/// Looks for what it needs of the C library.
+/// Looks for what it needs of the C library, and where errors go.
 pub(crate) fn look_up() {
+    arena::remember_errors();
+    crate::streams::look_up();
+    let _ = PUSH_LEFT.get();
+    let _ = POP_LEFT.get();
     let _ = CALL.get();
-    let _ = READ_STREAM.get();
-    let _ = READ_STREAM_UNLOCKED.get();
     let _ = WRITE_FAR.get();
-    let _ = FDOPEN.get();
     let _ = AIO_READ.get();
     let _ = LIO_LISTIO.get();
     let _ = READ.get();
@@ -261,6 +302,15 @@ unsafe extern "C-unwind" fn read(file: c_int, at: *mut c_void, len: usize) -> is
     };
     // SAFETY: the caller's word.
     one(file, at, len, |at, len, _| unsafe { real(file, at, len) })
+}
+
+/// # Safety
+///
+/// As `read`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read(file: c_int, at: *mut c_void, len: usize) -> isize {
+    // SAFETY: the caller's word.
+    unsafe { read(file, at, len) }
 }
 
 /// # Safety
@@ -305,6 +355,20 @@ unsafe extern "C-unwind" fn pread(
 /// As `pread64`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pread64(
+    file: c_int,
+    at: *mut c_void,
+    len: usize,
+    offset: off_t,
+) -> isize {
+    // SAFETY: the caller's word.
+    unsafe { pread(file, at, len, offset) }
+}
+
+/// # Safety
+///
+/// As `pread64`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __pread64(
     file: c_int,
     at: *mut c_void,
     len: usize,
@@ -441,8 +505,21 @@ unsafe extern "C-unwind" fn preadv64v2(
     unsafe { preadv2(file, buffers, count, offset, flags) }
 }
 
-/// Any system call: those that read are as the functions of their names, but that no thread is
-/// cancelled in them.
+/// A system call that is made as it is.
+///
+/// # Safety
+///
+/// As `syscall`.
+pub(crate) unsafe fn by_number(number: c_long, [a, b, c, d, e]: [c_long; 5]) -> c_long {
+    match CALL.get() {
+        // SAFETY: the caller's word.
+        Some(real) => unsafe { real(number, a, b, c, d, e, 0) },
+        None => failed(libc::ENOSYS).into(),
+    }
+}
+
+/// Any system call: those that are looked at are as the functions of their names, but that no
+/// thread is cancelled in them.
 ///
 /// # Safety
 ///
@@ -486,155 +563,28 @@ unsafe extern "C-unwind" fn syscall(
             // SAFETY: as above.
             unsafe { several(file, b as *const iovec, count, read) as c_long }
         }
+        libc::SYS_process_madvise => {
+            let (parts, flags) = (b as *const iovec, e as c_uint);
+            // SAFETY: as above.
+            unsafe {
+                mappings::process_madvise(file, parts, c as usize, d as c_int, flags) as c_long
+            }
+        }
+        // SAFETY: as above.
+        libc::SYS_setrlimit => unsafe {
+            limits::setrlimit64(a as c_uint, b as *const libc::rlimit64).into()
+        },
+        // SAFETY: as above.
+        libc::SYS_prlimit64 => unsafe {
+            let (new, old) = (c as *const libc::rlimit64, d as *mut libc::rlimit64);
+            limits::prlimit64(file, b as c_uint, new, old).into()
+        },
         libc::SYS_process_vm_writev if may_have_arena() => {
             refuse(&SAID, "process_vm_writev", libc::ENOSYS).into()
         }
         // SAFETY: as above.
         _ => unsafe { real(number, a, b, c, d, e, f) },
     }
-}
-
-// SAFETY: such are their types; who calls one keeps to what the C library says of it.
-unsafe extern "C" {
-    fn flockfile(stream: *mut libc::FILE);
-    fn funlockfile(stream: *mut libc::FILE);
-    fn __fbufsize(stream: *mut libc::FILE) -> usize;
-}
-
-/// A stream that no other thread reads until this is dropped.
-struct Alone(*mut libc::FILE);
-
-impl Alone {
-    /// # Safety
-    ///
-    /// It is a stream, and stays one until it is dropped.
-    unsafe fn with(stream: *mut libc::FILE) -> Alone {
-        // SAFETY: the caller's word.
-        unsafe { flockfile(stream) };
-        Alone(stream)
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        // SAFETY: `with` has locked it.
-        unsafe { funlockfile(self.0) };
-    }
-}
-
-/// What a stream reads past the page cache into the caller's memory; `real` does all else. `Locks`
-/// it does where another thread may use the stream: for all of the call, as ever, and before
-/// anything is pinned, since who has the lock may wait for what is pinned.
-///
-/// # Safety
-///
-/// As `fread`.
-unsafe fn read_stream(
-    real: &Real<ReadStream>,
-    locks: bool,
-    (at, size, count): (*mut c_void, usize, usize),
-    stream: *mut libc::FILE,
-) -> usize {
-    let Some(real) = real.get() else {
-        failed(libc::ENOSYS);
-        return 0;
-    };
-    // SAFETY: the caller's word, here and below.
-    let buffer_len = || unsafe { __fbufsize(stream) };
-    let len = size
-        .checked_mul(count)
-        .filter(|&len| len >= DIRECT_BYTES_MIN);
-    // What is shorter than its buffer comes by way of that.
-    let arena = len.and_then(|len| meets_arena(at, len).filter(|_| len >= buffer_len()));
-    // SAFETY: as above. A stream in memory has no file.
-    let is_direct = || is_direct(keep_errno(|| unsafe { libc::fileno(stream) }));
-    let (Some(len), Some(arena)) = (len, arena.filter(|_| is_direct())) else {
-        // SAFETY: as above.
-        return unsafe { real(at, size, count, stream) };
-    };
-    // SAFETY: as above.
-    let _alone = locks.then(|| unsafe { Alone::with(stream) });
-    let least = buffer_len().max(PIECE_BYTES_MIN);
-    let done = in_pieces(arena, (at, len), least, |at, part, _| {
-        // Elements that are begun are not told of; bytes are.
-        let (size, count) = if part == len {
-            (size, count)
-        } else {
-            (1, part)
-        };
-        // SAFETY: as above.
-        (unsafe { real(at, size, count, stream) } * size) as isize
-    });
-    if done < 0 {
-        // What could not be pinned is an error of the stream's: it is neither read nor at its end.
-        // SAFETY: the flags are its first word, in all versions of the C library that there are.
-        unsafe { *stream.cast::<c_int>() |= STREAM_HAS_FAILED };
-    }
-    usize::try_from(done).unwrap_or(0) / size
-}
-
-/// # Safety
-///
-/// As `fread`.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fread(
-    at: *mut c_void,
-    size: usize,
-    count: usize,
-    stream: *mut libc::FILE,
-) -> usize {
-    // SAFETY: the caller's word.
-    unsafe { read_stream(&READ_STREAM, true, (at, size, count), stream) }
-}
-
-/// # Safety
-///
-/// As `fread_unlocked`.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fread_unlocked(
-    at: *mut c_void,
-    size: usize,
-    count: usize,
-    stream: *mut libc::FILE,
-) -> usize {
-    // SAFETY: the caller's word.
-    unsafe { read_stream(&READ_STREAM_UNLOCKED, false, (at, size, count), stream) }
-}
-
-/// # Safety
-///
-/// As `fread`, of a buffer of `room` bytes.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __fread_chk(
-    at: *mut c_void,
-    room: usize,
-    size: usize,
-    count: usize,
-    stream: *mut libc::FILE,
-) -> usize {
-    if size.checked_mul(count).is_none_or(|len| len > room) {
-        std::process::abort();
-    }
-    // SAFETY: the caller's word.
-    unsafe { fread(at, size, count, stream) }
-}
-
-/// # Safety
-///
-/// As `fread_unlocked`, of a buffer of `room` bytes.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __fread_unlocked_chk(
-    at: *mut c_void,
-    room: usize,
-    size: usize,
-    count: usize,
-    stream: *mut libc::FILE,
-) -> usize {
-    if size.checked_mul(count).is_none_or(|len| len > room) {
-        std::process::abort();
-    }
-    // SAFETY: the caller's word.
-    unsafe { fread_unlocked(at, size, count, stream) }
 }
 
 /// Of those below one is said.
@@ -663,30 +613,6 @@ unsafe extern "C" fn process_vm_writev(
     }
     // SAFETY: the caller's word.
     unsafe { real(process, from, from_count, to, to_count, flags) }
-}
-
-/// Not past the page cache: the C library reads into the caller's memory by calls of its own.
-///
-/// # Safety
-///
-/// As `fdopen`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(file: c_int, mode: *const c_char) -> *mut libc::FILE {
-    let Some(real) = FDOPEN.get() else {
-        failed(libc::ENOSYS);
-        return std::ptr::null_mut();
-    };
-    // An arena may begin later.
-    if is_direct(file) && may_have_arena() {
-        refuse(
-            &SAID,
-            "a stream past the page cache (O_DIRECT)",
-            libc::EINVAL,
-        );
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the caller's word.
-    unsafe { real(file, mode) }
 }
 
 /// Whether it reads into the arena past the page cache, in a thread of the C library's.

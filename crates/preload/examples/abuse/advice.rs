@@ -5,6 +5,7 @@
 use crate::Case;
 use crate::memory::{Block, KIB, MIB, PAGE, press, stamp, word};
 use crate::sys;
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) const CASES: &[Case] = &[
@@ -14,6 +15,8 @@ pub(crate) const CASES: &[Case] = &[
     ("advice-populate", populate),
     ("advice-fork", across_forks),
     ("advice-refused", refused),
+    ("advice-posix", posix),
+    ("advice-process", process),
     ("locked", locked),
     ("locked-all", locked_all),
 ];
@@ -168,6 +171,114 @@ fn refused() {
         }
     }
     block.check(768 * KIB..MIB, 51);
+}
+
+fn posix() {
+    let block = Block::filled(MIB, 81);
+    press();
+    // SAFETY: what the memory holds does not change.
+    let advise = |at: usize, len: usize, advice: i32| unsafe {
+        libc::posix_madvise(ptr::with_exposed_provenance_mut(at), len, advice)
+    };
+    for kind in libc::POSIX_MADV_NORMAL..=libc::POSIX_MADV_DONTNEED {
+        assert_eq!(advise(block.at, MIB, kind), 0);
+        press();
+        block.check(0..MIB, 81);
+    }
+    let kind = libc::POSIX_MADV_WILLNEED;
+    assert_eq!(advise(block.at + 8, PAGE, kind), libc::EINVAL);
+    // Private memory has no part that could be taken out of its file.
+    assert_eq!(advise(block.at, MIB, libc::MADV_REMOVE), libc::EINVAL);
+    block.check(0..MIB, 81);
+    sys::munmap(block.at + 512 * KIB, PAGE).expect("a hole");
+    assert_eq!(advise(block.at, MIB, kind), libc::ENOMEM);
+    block.check(0..512 * KIB, 81);
+    block.check(512 * KIB + PAGE..MIB, 81);
+}
+
+/// Advice of a process to itself, by the call's name and by its number.
+fn process() {
+    let block = Block::filled(2 * MIB, 91);
+    let part = |place: usize, len: usize| libc::iovec {
+        iov_base: ptr::with_exposed_provenance_mut(block.at + place),
+        iov_len: len,
+    };
+    let parts = [part(0, 256 * KIB), part(MIB, 64 * KIB)];
+    let open = |pid: u32| {
+        // SAFETY: the call takes numbers only.
+        let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        assert!(process >= 0, "errno {}", sys::errno());
+        process as i32
+    };
+    let own = open(std::process::id());
+    for by in advisers() {
+        block.fill(0..block.len, 91);
+        press();
+        match by(own, &parts, libc::MADV_COLD) {
+            Err(libc::ENOSYS | libc::EPERM) => return eprintln!("skipped: no such call here"),
+            said => assert_eq!(said, Ok(320 * KIB)),
+        }
+        block.check(0..block.len, 91);
+        match by(own, &parts, libc::MADV_DONTNEED) {
+            // Before Linux 6.13: then nothing has changed.
+            Err(libc::EINVAL) => {
+                block.check(0..block.len, 91);
+                return eprintln!("skipped: this Linux takes no such advice");
+            }
+            said => assert_eq!(said, Ok(320 * KIB)),
+        }
+        for part in [0..256 * KIB, MIB..MIB + 64 * KIB] {
+            block.zero(part);
+        }
+        block.check(256 * KIB..MIB, 91);
+        block.check(MIB + 64 * KIB..2 * MIB, 91);
+        // As far as it goes.
+        let odd = [part(512 * KIB, PAGE), part(768 * KIB + 8, PAGE)];
+        assert_eq!(by(own, &odd, libc::MADV_DONTNEED), Ok(PAGE));
+        block.zero(512 * KIB..512 * KIB + PAGE);
+        block.check(768 * KIB..MIB, 91);
+        // Another's memory is not this one's.
+        let (from, to) = sys::pipe();
+        let child = sys::fork(|| {
+            sys::close(to);
+            let mut byte = 0u8;
+            sys::read(from, (&raw mut byte).expose_provenance(), 1).expect("the end");
+            0
+        });
+        sys::close(from);
+        let other = open(child as u32);
+        let said = by(other, &[part(MIB + 512 * KIB, PAGE)], libc::MADV_DONTNEED);
+        assert!(matches!(said, Err(libc::EINVAL | libc::EPERM)), "{said:?}");
+        block.check(MIB + 512 * KIB..2 * MIB, 91);
+        sys::close(to);
+        sys::passed(child);
+    }
+}
+
+/// What gives advice to a process.
+type Adviser = Box<dyn Fn(i32, &[libc::iovec], i32) -> sys::Said<usize>>;
+
+fn advisers() -> Vec<Adviser> {
+    // SAFETY: such is its type.
+    type Named = unsafe extern "C" fn(i32, *const libc::iovec, usize, i32, u32) -> isize;
+    let numbered: Adviser = Box::new(|process, parts, advice| {
+        let (number, count) = (libc::SYS_process_madvise, parts.len());
+        // SAFETY: so many parts are there; the caller knows what they hold afterwards.
+        let said = unsafe { libc::syscall(number, process, parts.as_ptr(), count, advice, 0) };
+        sys::counted(said as isize)
+    });
+    // SAFETY: the name ends.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"process_madvise".as_ptr()) };
+    if at.is_null() {
+        return vec![numbered];
+    }
+    // SAFETY: that is its type.
+    let named = unsafe { std::mem::transmute::<*mut libc::c_void, Named>(at) };
+    let named: Adviser = Box::new(move |process, parts, advice| {
+        // SAFETY: as above.
+        sys::counted(unsafe { named(process, parts.as_ptr(), parts.len(), advice, 0) })
+    });
+    vec![numbered, named]
 }
 
 fn locked() {

@@ -4,6 +4,7 @@
 //! What it never does: ask for more than a system without the library does.
 
 use crate::Case;
+use crate::maps::tempfile;
 use crate::memory::{Block, KIB, MIB, PAGE, press, word};
 use crate::protect::handle;
 use crate::sys::{self, End, PRIVATE, RW};
@@ -25,6 +26,8 @@ pub(crate) const CASES: &[Case] = &[
     ("locked-much", locked_much),
     ("locked-direct", locked_direct),
     ("fork-direct", fork_direct),
+    ("calls-direct-jump", direct_jump),
+    ("calls-errors-go", errors_go),
     ("protect-fork", protect_fork),
 ];
 
@@ -276,6 +279,146 @@ fn locked_direct() {
     into.check(0..into.len, 3);
     sys::munlock(block.at, block.len).expect("unlocked");
     block.check(0..block.len, 8);
+}
+
+/// What is refused is said where errors go, and nowhere else.
+fn errors_go() {
+    // What is refused with the library is said once each.
+    let refused: [fn(); 2] = [
+        || {
+            let _ = sys::mlockall(libc::MCL_CURRENT);
+        },
+        || {
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: libc::RLIM_INFINITY,
+            };
+            // SAFETY: it is a limit; without the library one of a child that writes nothing.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) };
+        },
+    ];
+    for (refused, is_log) in refused.into_iter().zip([false, true]) {
+        let file = tempfile();
+        if is_log {
+            // SAFETY: the call takes numbers only.
+            let said = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
+            assert_eq!(said, 0);
+        }
+        let act = || {
+            // SAFETY: the calls take numbers only.
+            unsafe {
+                let own = libc::dup(2);
+                libc::dup2(file.as_raw_fd(), 2);
+                refused();
+                libc::dup2(own, 2);
+            }
+            0
+        };
+        match sys::is_paged() {
+            true => assert_eq!(act(), 0),
+            false => sys::passed(sys::fork(act)),
+        }
+        let len = file.metadata().expect("there").len();
+        assert_eq!(len > 0, sys::is_paged() && is_log, "{len} bytes");
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn direct_jump() {
+    eprintln!("skipped: nothing here calls what returns twice on this machine");
+}
+
+/// Reads that a signal's handler leaves, and never comes back to.
+#[cfg(target_arch = "x86_64")]
+fn direct_jump() {
+    let Some(file) = direct_file(MIB, 5) else {
+        return;
+    };
+    let into = Block::filled(MIB, 6);
+    RUNG.store(0, Relaxed);
+    handle(libc::SIGALRM, jump, libc::SA_RESTART);
+    FILE.store(file.as_raw_fd() as usize, Relaxed);
+    set_timer(700);
+    let mut left = 0;
+    while left < 100 {
+        // SAFETY: no more is called there than what a handler may leave.
+        left += i32::from(unsafe { until_jump(PLACE_OF_JUMP.as_ptr(), read_to, into.at) });
+    }
+    set_timer(0);
+    // More than may be pinned was, each time.
+    into.fill(0..MIB, 6);
+    assert_eq!(sys::pread(file.as_raw_fd(), into.at, MIB, 0), Ok(MIB));
+    into.check(0..MIB, 5);
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn read_to(at: usize) {
+    let file = FILE.load(Relaxed) as i32;
+    IS_READING.store(true, Relaxed);
+    assert_eq!(sys::pread(file, at, MIB, 0), Ok(MIB));
+    IS_READING.store(false, Relaxed);
+}
+
+#[cfg(target_arch = "x86_64")]
+static FILE: AtomicUsize = AtomicUsize::new(0);
+
+/// Where a handler jumps to: more than `sigjmp_buf` has.
+#[cfg(target_arch = "x86_64")]
+static PLACE_OF_JUMP: Place = Place(std::cell::UnsafeCell::new([0; 64]));
+
+#[cfg(target_arch = "x86_64")]
+#[repr(align(16))]
+struct Place(std::cell::UnsafeCell<[u64; 64]>);
+
+// SAFETY: one thread uses it.
+#[cfg(target_arch = "x86_64")]
+unsafe impl Sync for Place {}
+
+#[cfg(target_arch = "x86_64")]
+impl Place {
+    fn as_ptr(&self) -> *mut u64 {
+        self.0.get().cast()
+    }
+}
+
+// SAFETY: such are their types.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn siglongjmp(place: *mut u64, value: i32) -> !;
+    fn until_jump(place: *mut u64, act: extern "C" fn(usize), on: usize) -> bool;
+}
+
+// Calls something, and is back when that is over or somebody has jumped to the place: whether that.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl until_jump",
+    ".type until_jump, @function",
+    "until_jump:",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "mov r12, rsi",
+    "mov r13, rdx",
+    "mov esi, 1",
+    "call __sigsetjmp@PLT",
+    "test eax, eax",
+    "jne 2f",
+    "mov rdi, r13",
+    "call r12",
+    "xor eax, eax",
+    "2:",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "ret",
+);
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn jump(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    if IS_READING.swap(false, Relaxed) {
+        // SAFETY: it is where the read began, which has nothing that is to be dropped.
+        unsafe { siglongjmp(PLACE_OF_JUMP.as_ptr(), 1) };
+    }
 }
 
 /// Forks in a signal's handler: which process this was, and children that are not waited for yet.

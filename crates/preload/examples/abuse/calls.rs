@@ -23,10 +23,12 @@ pub(crate) const CASES: &[Case] = &[
     ("calls-direct", direct),
     ("calls-direct-busy", direct_busy),
     ("calls-direct-numbered", direct_numbered),
+    ("calls-direct-named", direct_named),
     ("calls-direct-streamed", direct_streamed),
     ("calls-direct-shared", direct_shared),
     ("calls-direct-locked", direct_locked),
     ("calls-errors", errors),
+    ("calls-limit", limit),
     ("calls-refused", refused),
     ("first-ring", first_ring),
 ];
@@ -377,6 +379,58 @@ fn direct_numbered() {
     });
 }
 
+// SAFETY: the C library has these, beside their usual names; such are their types.
+unsafe extern "C" {
+    fn __read(file: i32, at: *mut libc::c_void, len: usize) -> isize;
+    fn __pread64(file: i32, at: *mut libc::c_void, len: usize, from: i64) -> isize;
+    fn _IO_fread(
+        at: *mut libc::c_void,
+        size: usize,
+        count: usize,
+        stream: *mut libc::FILE,
+    ) -> usize;
+}
+
+/// The same by other names.
+fn direct_named() {
+    direct_busy_by(|fd| {
+        let mut options = std::fs::File::options();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        let path = format!("/proc/self/fd/{fd}");
+        let file = options.open(&path).expect("again");
+        let path = std::ffi::CString::new(path).expect("a path");
+        // SAFETY: the strings end; the stream is used by one thread.
+        let stream = unsafe { libc::fopen(path.as_ptr(), c"r".as_ptr()) };
+        assert!(!stream.is_null());
+        // SAFETY: it is a stream.
+        let set = unsafe { libc::fcntl(libc::fileno(stream), libc::F_SETFL, libc::O_DIRECT) };
+        assert_eq!(set, 0);
+        let stream = stream as usize;
+        move |at, len, place| {
+            let (file, at) = (file.as_raw_fd(), at as *mut libc::c_void);
+            let stream = stream as *mut libc::FILE;
+            // SAFETY: the memory is the caller's.
+            let said = unsafe {
+                match place / len % 3 {
+                    0 => __pread64(file, at, len, place as i64),
+                    1 => {
+                        assert_eq!(
+                            libc::lseek(file, place as i64, libc::SEEK_SET),
+                            place as i64
+                        );
+                        __read(file, at, len)
+                    }
+                    _ => {
+                        assert_eq!(libc::fseek(stream, place as i64, libc::SEEK_SET), 0);
+                        _IO_fread(at, 1, len, stream) as isize
+                    }
+                }
+            };
+            assert_eq!(sys::counted(said), Ok(len));
+        }
+    });
+}
+
 /// The same by streams that became direct when they were there.
 fn direct_streamed() {
     direct_busy_by(|fd| {
@@ -531,6 +585,21 @@ fn errors() {
     let Some(file) = direct_file(MIB, 17) else {
         return;
     };
+    // Of nothing, too.
+    assert_eq!(sys::pread(file.as_raw_fd(), block.at + 1, 0, 0), Ok(0));
+    let none = libc::iovec {
+        iov_base: ptr::with_exposed_provenance_mut(block.at),
+        iov_len: 0,
+    };
+    // SAFETY: one that has nothing.
+    let said = unsafe { libc::readv(file.as_raw_fd(), &raw const none, 1) };
+    assert_eq!(said, 0);
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut options = std::fs::File::options();
+    let written = options.write(true).custom_flags(libc::O_DIRECT).open(path);
+    let written = written.expect("may be written to");
+    let said = sys::pread(written.as_raw_fd(), block.at + PAGE, 0, 0);
+    assert_eq!(said, Err(libc::EBADF));
     // Others pin the same pages.
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -542,6 +611,88 @@ fn errors() {
             });
         }
     });
+}
+
+/// Sets a limit, by one of its names.
+// SAFETY: who calls one has a limit there.
+type SetLimit = unsafe fn(*const libc::rlimit) -> i64;
+
+const SET_LIMITS: [SetLimit; 5] = [
+    // SAFETY: the caller's word, here and below.
+    |limit| unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, limit).into() },
+    // SAFETY: as above; both kinds of limits are the same on these machines.
+    |limit| unsafe { libc::setrlimit64(libc::RLIMIT_FSIZE, limit.cast()).into() },
+    // SAFETY: as above.
+    |limit| unsafe { libc::prlimit(0, libc::RLIMIT_FSIZE, limit, ptr::null_mut()).into() },
+    // SAFETY: as above.
+    |limit| unsafe {
+        let own = std::process::id() as i32;
+        libc::prlimit64(own, libc::RLIMIT_FSIZE, limit.cast(), ptr::null_mut()).into()
+    },
+    // SAFETY: as above.
+    |limit| unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, limit, 0) },
+];
+
+/// What files may have does not touch memory, which is no file to a program.
+fn limit() {
+    let block = Block::filled(6 * MIB, 18);
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call writes to what it is given.
+    let said = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    assert_eq!(said, 0);
+    let (usual, short) = (
+        limit,
+        libc::rlimit {
+            rlim_cur: 64 << 10,
+            ..limit
+        },
+    );
+    for set in SET_LIMITS {
+        // SAFETY: it is a limit, here and below.
+        let said = unsafe { set(&raw const short) };
+        match sys::is_paged() {
+            true => assert_eq!((said, sys::errno()), (-1, libc::EPERM)),
+            false => assert_eq!(said, 0),
+        }
+        block.fill(0..block.len, 19);
+        press();
+        block.check(0..block.len, 19);
+        // As it was.
+        // SAFETY: as above.
+        assert_eq!(unsafe { set(&raw const usual) }, 0);
+    }
+    // A child may, whose memory is in no file; so may one that shares its parent's, and another
+    // limit may be set.
+    let child = sys::fork(|| {
+        block.fill(0..block.len, 20);
+        // SAFETY: as above.
+        unsafe { SET_LIMITS[0](&raw const short) as i32 }
+    });
+    sys::passed(child);
+    sys::passed(sharing(short));
+    // SAFETY: as above.
+    let said = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const short) };
+    assert_eq!(said, 0);
+    block.check(0..block.len, 19);
+}
+
+/// A child that shares this one's memory until it ends, as `vfork` makes them: it sets a limit.
+fn sharing(limit: libc::rlimit) -> i32 {
+    extern "C" fn child(limit: *mut libc::c_void) -> i32 {
+        // SAFETY: the parent, which has it, waits.
+        unsafe { SET_LIMITS[0](limit.cast()) as i32 }
+    }
+    let (stack, limit) = (crate::heap::malloc(64 * KIB), limit);
+    let top = (stack.at + stack.len) as *mut libc::c_void;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is the child's, and both live until it has ended.
+    let pid = unsafe { libc::clone(child, top, flags, (&raw const limit) as *mut libc::c_void) };
+    assert!(pid > 0, "clone: errno {}", sys::errno());
+    crate::heap::free(stack);
+    pid
 }
 
 /// For each of two threads `reader` makes what reads from a descriptor into memory: at an address,

@@ -6,6 +6,7 @@
 //! refused where it is loaded (`sys::is_paged`).
 
 mod advice;
+mod behind;
 mod between;
 mod calls;
 mod heap;
@@ -16,6 +17,7 @@ mod memory;
 mod processes;
 mod protect;
 mod random;
+mod streams;
 mod sys;
 mod threads;
 
@@ -24,6 +26,7 @@ type Case = (&'static str, fn());
 
 const CASES: &[&[Case]] = &[
     advice::CASES,
+    behind::CASES,
     between::CASES,
     calls::CASES,
     heap::CASES,
@@ -32,6 +35,7 @@ const CASES: &[&[Case]] = &[
     meanwhile::CASES,
     processes::CASES,
     protect::CASES,
+    streams::CASES,
     threads::CASES,
 ];
 

@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     ("fixed-anonymous", fixed_anonymous),
     ("fixed-file", fixed_file),
     ("fixed-reserve", fixed_reserve),
+    ("fixed-segment", fixed_segment),
     ("many-maps", many_maps),
 ];
 
@@ -368,6 +369,65 @@ fn fixed_file() {
     assert!(sys::can_read(at + 32 * KIB));
     block.check(0..480 * KIB, 41);
     block.unmap();
+}
+
+/// A segment of shared memory, attached over a part.
+fn fixed_segment() {
+    const LEN: usize = 64 * KIB;
+    // SAFETY: the call takes numbers only.
+    let segment = unsafe { libc::shmget(libc::IPC_PRIVATE, LEN - 8, 0o600) };
+    if segment == -1 {
+        return eprintln!("skipped: no segments here: errno {}", sys::errno());
+    }
+    let attach = |at: usize, flags: i32| {
+        // SAFETY: what was there is given up.
+        let at = unsafe { libc::shmat(segment, std::ptr::with_exposed_provenance(at), flags) };
+        match at.expose_provenance() {
+            usize::MAX => Err(sys::errno()),
+            at => Ok(at),
+        }
+    };
+    let attached = || {
+        // SAFETY: zeros are filled by the call.
+        unsafe {
+            let mut about = std::mem::zeroed::<libc::shmid_ds>();
+            let said = libc::shmctl(segment, libc::IPC_STAT, &raw mut about);
+            (said, about.shm_nattch)
+        }
+    };
+    let block = Block::filled(2 * MIB, 61);
+    press();
+    // Not unless it is asked for, and not anywhere.
+    assert_eq!(attach(block.at + MIB, 0), Err(libc::EINVAL));
+    let odd = block.at + MIB + 8;
+    assert_eq!(attach(odd, libc::SHM_REMAP), Err(libc::EINVAL));
+    block.check(0..block.len, 61);
+    let at = attach(odd, libc::SHM_REMAP | libc::SHM_RND);
+    assert_eq!(at, Ok(block.at + MIB));
+    let other = attach(0, 0).expect("attached");
+    // It goes with whoever has it.
+    // SAFETY: it stays where it is attached.
+    unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) };
+    let own = Block {
+        at: block.at + MIB,
+        len: LEN,
+    };
+    own.zero(0..LEN);
+    own.fill(0..LEN, 62);
+    press();
+    Block {
+        at: other,
+        len: LEN,
+    }
+    .check(0..LEN, 62);
+    block.check(0..MIB, 61);
+    block.check(MIB + LEN..2 * MIB, 61);
+    assert_eq!(attached(), (0, 2));
+    block.unmap();
+    assert_eq!(attached(), (0, 1), "unmapped with the rest");
+    assert!(sys::is_gone(own.at));
+    let new = Block::map(2 * MIB);
+    new.zero(0..new.len);
 }
 
 /// As allocators do it: addresses first, memory in them later.

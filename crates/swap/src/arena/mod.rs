@@ -23,6 +23,8 @@
 //! *Thread safety*: all of it. *Errors*: as the system calls have them, by number.
 
 mod budget;
+mod direct;
+mod errors;
 mod extents;
 mod fork;
 mod gate;
@@ -35,6 +37,9 @@ mod service;
 mod terms;
 mod undisturbed;
 
+pub use crate::region::threads::is_own as is_own_thread;
+pub use direct::is_direct;
+pub use errors::remember_errors;
 pub use fork::Forking;
 pub use gate::{Closed, Gate, Inside, Place};
 pub use heap::Heap;
@@ -76,6 +81,7 @@ const LOOK_AGAIN: Timespec = Timespec {
 pub struct Arena {
     service: Service,
     range: Range<usize>,
+    process: u32,
     kept_pages_max: u32,
     state: Mutex<State>,
     /// Pages that may be pinned and are not: where all are, no fault finds memory. It is waited on
@@ -156,6 +162,7 @@ impl Arena {
         let pinnable = terms.limit_bytes.max(LIMIT_BYTES_MIN) / PINNED_ONE_IN / PAGE_BYTES as u64;
         Ok(Arena {
             service,
+            process: std::process::id(),
             kept_pages_max: (kept / PAGE_BYTES as u64) as u32,
             state: Mutex::new(State {
                 extents: Extents::new((range.len() / PAGE_BYTES) as u32),
@@ -173,6 +180,16 @@ impl Arena {
     /// Where it is.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
+    }
+
+    /// Whose it is: a child of `vfork` sees it, too.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Files of its process have to be able to be so long: pages are written to such.
+    pub fn file_bytes(&self) -> u64 {
+        file_bytes(self.range.len() as u64)
     }
 
     /// Whether this is a child's copy.
@@ -381,7 +398,7 @@ impl Arena {
         let mut state = self.lock();
         let new: Vec<u32> = pages.filter(|page| !state.locked.contains(page)).collect();
         let is_much = state.locked.len() + new.len() > self.pinnable_max as usize / 2;
-        if is_much || !self.reserve(new.len(), false) {
+        if is_much || self.reserve(new.len()).is_err() {
             return Err(libc::ENOMEM);
         }
         for (done, &page) in new.iter().enumerate() {
@@ -404,42 +421,43 @@ impl Arena {
     }
 
     /// Has a range in memory until [`Arena::unpin`]; false where it cannot be. Waits for others
-    /// that have pinned too much for it.
-    pub fn pin(&self, bytes: Range<usize>) -> bool {
+    /// that have pinned too much for it. Where there is something to take back `pinned` is called,
+    /// before any signal is handled.
+    pub fn pin(&self, bytes: Range<usize>, pinned: impl FnOnce()) -> bool {
         let (_, pages, _) = self.split(&bytes);
-        if !self.reserve(pages.len(), true) {
-            return false;
-        }
-        let Some(_undisturbed) = self.undisturbed() else {
-            return true;
+        let _undisturbed = loop {
+            // A child has no need of it, also one of a signal's handler while this waits.
+            let Some(undisturbed) = self.undisturbed() else {
+                return true;
+            };
+            match self.reserve(pages.len()) {
+                Ok(()) => break undisturbed,
+                Err(None) => return false,
+                Err(Some(left)) => {
+                    drop(undisturbed);
+                    // Another value, a signal, or late: it is looked at again.
+                    let time = Some(&LOOK_AGAIN);
+                    let _ = futex::wait(&self.pinnable, futex::Flags::PRIVATE, left, time);
+                }
+            }
         };
         let is_pinned = self.service.pin(self.offsets(&pages));
-        if !is_pinned {
-            self.release(pages.len());
+        match is_pinned {
+            true => pinned(),
+            false => self.release(pages.len()),
         }
         is_pinned
     }
 
-    /// Takes so many of the pages that may be pinned, no more than half; false where they cannot be
-    /// had. A child has no need of them, also one of a signal's handler while this waits.
-    fn reserve(&self, pages: usize, waits: bool) -> bool {
+    /// Takes so many of the pages that may be pinned, no more than half; an error where they cannot
+    /// be had: how many are left, where they may be later.
+    fn reserve(&self, pages: usize) -> Result<(), Option<u32>> {
         let most = self.pinnable_max / 2;
-        let Some(pages) = u32::try_from(pages).ok().filter(|&pages| pages <= most) else {
-            return false;
-        };
-        loop {
-            let took = |left: u32| left.checked_sub(pages);
-            match self.pinnable.fetch_update(Acquire, Relaxed, took) {
-                Ok(_) => return true,
-                Err(_) if !waits => return false,
-                Err(_) if self.is_plain() => return true,
-                Err(left) => {
-                    let time = Some(&LOOK_AGAIN);
-                    // Another value, a signal, or late: it is looked at again.
-                    let _ = futex::wait(&self.pinnable, futex::Flags::PRIVATE, left, time);
-                }
-            }
-        }
+        let pages = u32::try_from(pages).ok().filter(|&pages| pages <= most);
+        let pages = pages.ok_or(None)?;
+        let took = |left: u32| left.checked_sub(pages);
+        let taken = self.pinnable.fetch_update(Acquire, Relaxed, took);
+        taken.map(drop).map_err(Some)
     }
 
     fn release(&self, pages: usize) {
@@ -632,6 +650,11 @@ fn without_all(mut ranges: Vec<Range<u32>>, others: &[Range<u32>]) -> Vec<Range<
     ranges
 }
 
+/// How long the longest file is of an arena of so many bytes; one may begin with a header.
+fn file_bytes(len_bytes: u64) -> u64 {
+    len_bytes.saturating_add(PAGE_BYTES as u64)
+}
+
 fn pages(len: usize) -> Option<u32> {
     u32::try_from(len.checked_add(PAGE_BYTES - 1)? / PAGE_BYTES).ok()
 }
@@ -655,8 +678,13 @@ fn protect(bytes: &Range<usize>, protection: c_int) -> bool {
 pub fn complain(line: &str) {
     // At once, past every lock and buffer, and no place to be cancelled at: this may be a fork.
     let line = format!("nyx: {line}\n");
-    // SAFETY: so many bytes lie there.
-    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    // SAFETY: the call takes numbers only.
+    if errors::are_for(errors::ERRORS, || unsafe {
+        libc::fcntl(errors::ERRORS, libc::F_GETFL)
+    }) {
+        // SAFETY: so many bytes lie there.
+        unsafe { libc::syscall(libc::SYS_write, errors::ERRORS, line.as_ptr(), line.len()) };
+    }
 }
 
 /// The same, from a thread of the arena.

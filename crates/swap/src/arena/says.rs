@@ -5,10 +5,12 @@
 //!
 //! *Thread safety*: all of it.
 
+use super::errors;
 use super::handoff::Queue;
 use crate::region::{RegionError, threads};
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -44,7 +46,9 @@ fn write(text: &str) {
     // those of somebody else, nothing is said.
     let mut options = OpenOptions::new();
     options.append(true).custom_flags(libc::O_NOCTTY);
-    if let Ok(mut errors) = options.open("/proc/self/fd/2") {
+    if let Ok(mut errors) = options.open("/proc/self/fd/2")
+        && errors::are_for(errors.as_raw_fd(), errors::of_program)
+    {
         let _ = errors.write_all(text.as_bytes());
     }
 }

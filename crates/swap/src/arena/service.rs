@@ -244,9 +244,9 @@ fn make(terms: &Terms) -> Result<Region, RegionError> {
     }
     // Pages are written to files: to that of the region's memory too.
     if let Some(most) = getrlimit(Resource::Fsize).current
-        && most < terms.len_bytes
+        && most < super::file_bytes(terms.len_bytes)
     {
-        let wanted = terms.len_bytes;
+        let wanted = super::file_bytes(terms.len_bytes);
         return Err(not_safe(&format!(
             "files of this process may be no longer than {most} bytes (ulimit -f), and an arena's \
              has {wanted}"

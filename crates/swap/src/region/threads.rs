@@ -24,6 +24,7 @@ use nyx_policy::paging::pager;
 use nyx_policy::paging::pool::{Act, Pool};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::thread::JoinHandleExt;
@@ -60,6 +61,16 @@ pub(super) fn handlers_default() -> usize {
     cpus().len().clamp(1, HANDLERS_MAX)
 }
 
+thread_local! {
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is one of a region's or an arena's: what the preload library has in
+/// place of the system's calls is not for it.
+pub fn is_own() -> bool {
+    IS_OWN.get()
+}
+
 /// A thread of a region, pinned to a CPU where one is named.
 pub(crate) fn start(
     name: &str,
@@ -69,6 +80,7 @@ pub(crate) fn start(
     let builder = std::thread::Builder::new().name(name.to_owned());
     let body = move || {
         let guard = EndsAll;
+        IS_OWN.set(true);
         block_signals();
         if let Some(cpu) = cpu {
             let mut one = CpuSet::new();
