@@ -9,8 +9,8 @@ use crate::checksum;
 
 /// 1 GiB of them.
 pub(crate) const NUMBERS: usize = 1 << 27;
-/// Touches of what is hot, at random: some 60 s of them.
-pub(crate) const TOUCHES: usize = 1 << 29;
+/// Touches of what is hot, at random: some 80 s of them.
+pub(crate) const TOUCHES: usize = 1 << 32;
 const HOT_ONE_IN: usize = 4;
 const SEED: u64 = 42;
 
