@@ -1,5 +1,5 @@
 //! The gate of this process between forks and calls of the C library's heap
-//! ([`Gate`](nyx_swap::arena::Gate) says what it is for), and each thread's place at it.
+//! ([`Gate`] says what it is for), and each thread's place at it.
 //!
 //! Where its place is a thread has in a word that the loader sets up with the thread ("initial
 //! exec"): Rust's own thread-locals are found by a function of the dynamic linker's in a library,

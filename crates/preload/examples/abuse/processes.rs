@@ -368,9 +368,14 @@ pub(crate) fn end(how: &str) {
                 rlim_cur: MIB as u64,
                 rlim_max: MIB as u64,
             };
-            // SAFETY: the limit is read. Behind so much of a file writes are refused from now on.
-            let said = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const little) };
-            assert_eq!(said, 0);
+            // SAFETY: the call takes nothing.
+            let own = unsafe { libc::getpid() };
+            // To itself it is refused. Behind so much of a file writes are from then on.
+            sys::passed(sys::fork(|| {
+                let (what, none) = (libc::RLIMIT_FSIZE, std::ptr::null_mut());
+                // SAFETY: the limit is read.
+                unsafe { libc::prlimit(own, what, &raw const little, none) }
+            }));
             Block::filled(16 * MIB, 3);
         }
         how => panic!("no end {how}"),
