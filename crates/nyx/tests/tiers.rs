@@ -116,7 +116,9 @@ fn what_leaves_the_first_device_comes_back_from_the_second() {
         deep("live_bytes") as usize > KEYS / 2 * VALUE_LEN,
         "{lines:?}"
     );
-    assert!(deep("demotions") as usize > KEYS / 2, "{lines:?}");
+    // Where the disk is slow some are written to it at once.
+    let came = deep("demotions") + deep("arounds") + deep("mirrors");
+    assert!(came as usize > KEYS / 2, "{lines:?}");
     assert!(deep("segments") > 20, "{lines:?}");
     assert!(deep("reads") as usize > KEYS / 2, "{lines:?}");
     assert!(deep("read_bytes") >= deep("reads") * 8192);
