@@ -440,6 +440,8 @@ struct Anything {
     which: u64,
     looked_at: Vec<Span>,
     asked: Vec<Span>,
+    /// How many were, each time that they were told.
+    told: Vec<usize>,
     sent: Vec<Span>,
     is_short: bool,
 }
@@ -450,6 +452,7 @@ impl Anything {
             which,
             looked_at: Vec::new(),
             asked: Vec::new(),
+            told: Vec::new(),
             sent: Vec::new(),
             is_short: true,
         }
@@ -479,7 +482,9 @@ impl Memory for Anything {
         self.sent.push(span);
     }
 
-    fn submit(&mut self) {}
+    fn submit(&mut self) {
+        self.told.push(self.asked.len());
+    }
 
     fn is_short(&mut self) -> bool {
         self.is_short
@@ -886,4 +891,31 @@ fn each_element_of_longer_steps_is_asked_for_alone() {
         })
         .collect();
     assert_eq!(memory.asked, asked);
+    // What lies between them is not read with them.
+    assert!(
+        (1..=16).all(|count| memory.told.contains(&count)),
+        "{:?}",
+        memory.told
+    );
+}
+
+#[test]
+fn behind_longer_steps_nothing_leaves_and_no_other_stream_begins() {
+    let (mut ahead, mut memory) = (Readahead::new(8_192), Anything::new(u64::MAX));
+    let mut hear = |ahead: &mut Readahead, element: u64| {
+        let fault = Fault {
+            process: 1,
+            at: (1 << 30) + element * 120_000,
+            is_major: true,
+        };
+        ahead.hear(Instant(0), fault);
+        ahead.act(Instant(0), &mut memory);
+    };
+    for element in (0..100).chain([98, 95, 92, 90]) {
+        hear(&mut ahead, element);
+    }
+    let streams = ahead.streams.iter();
+    assert_eq!(streams.filter(|stream| stream.process.is_some()).count(), 1);
+    assert!(ahead.counts().used > 64, "{:?}", ahead.counts());
+    assert!(memory.sent.is_empty(), "{:?}", memory.sent);
 }
