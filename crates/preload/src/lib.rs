@@ -58,6 +58,14 @@ fn refuse(said: &Once, what: &str, errno: libc::c_int) -> libc::c_int {
     failed(errno)
 }
 
+/// Ends the process where a buffer has no room for so many bytes, or for more than there are
+/// numbers, as the C library does in calls that are told of it (`_FORTIFY_SOURCE`).
+fn check_room(len: Option<usize>, room: usize) {
+    if len.is_none_or(|len| len > room) {
+        std::process::abort();
+    }
+}
+
 /// Does something of which the caller's `errno` does not tell.
 fn keep_errno<T>(what: impl FnOnce() -> T) -> T {
     let before = errno();

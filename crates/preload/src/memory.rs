@@ -7,7 +7,7 @@
 
 use crate::gate::theirs;
 use crate::process::{Real, arena, arena_or_begin};
-use crate::{LEAST_BYTES, failed};
+use crate::{LEAST_BYTES, failed, keep_errno};
 use libc::{c_int, c_void};
 use nyx_swap::arena::{Arena, Piece};
 use nyx_swap::region::PAGE_BYTES;
@@ -48,6 +48,23 @@ pub(crate) fn look_up() {
 
 /// A multiple of it is what `malloc` gives.
 const ALIGN_BYTES: usize = 16;
+
+/// Memory of the C library's, however large it is; null where there is none.
+pub(crate) fn of_theirs(align: usize, len: usize) -> *mut c_void {
+    // SAFETY: the call takes numbers only, and says what is wrong with them.
+    theirs(|| unsafe { __libc_memalign(align, len) })
+}
+
+/// Gives back memory of the C library's.
+///
+/// # Safety
+///
+/// As `free`, and it is not the arena's.
+#[inline]
+pub(crate) unsafe fn free_theirs(at: *mut c_void) {
+    // SAFETY: the caller's word.
+    theirs(|| unsafe { __libc_free(at) });
+}
 
 /// Large memory, where the arena has it.
 fn large(len: usize, align: usize) -> Option<Piece> {
@@ -109,16 +126,13 @@ pub(crate) fn zeroed(piece: Piece, len: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(at: *mut c_void) {
     if let Some(arena) = arena_at(at) {
-        // SAFETY: the address is this thread's. `free` leaves it as it is.
-        let errno = unsafe { *libc::__errno_location() };
-        let is_freed = arena.free(at as usize);
-        failed(errno);
-        if is_freed {
+        // `free` leaves it as it is.
+        if keep_errno(|| arena.free(at as usize)) {
             return;
         }
     }
     // SAFETY: the caller's word, that it is the C library's or null.
-    theirs(|| unsafe { __libc_free(at) });
+    unsafe { free_theirs(at) };
 }
 
 /// # Safety
@@ -177,8 +191,7 @@ unsafe extern "C" fn memalign(align: usize, len: usize) -> *mut c_void {
     let piece = align.is_power_of_two().then(|| large(len, align)).flatten();
     match piece {
         Some(piece) => piece.at as *mut c_void,
-        // SAFETY: the caller's word.
-        None => theirs(|| unsafe { __libc_memalign(align, len) }),
+        None => of_theirs(align, len),
     }
 }
 

@@ -11,10 +11,9 @@
 //!
 //! *Thread safety*: all of it.
 
-use crate::gate::theirs;
 use crate::process::Real;
 use crate::transfers::{PIECE_BYTES_MIN, in_pieces, is_direct, meets_arena};
-use crate::{failed, keep_errno};
+use crate::{check_room, failed, keep_errno, memory};
 use libc::{FILE, c_char, c_int, c_void};
 use nyx_swap::region::PAGE_BYTES;
 
@@ -61,8 +60,6 @@ unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
     fn funlockfile(stream: *mut FILE);
     fn __fbufsize(stream: *mut FILE) -> usize;
-    fn __libc_memalign(align: usize, len: usize) -> *mut c_void;
-    fn __libc_free(old: *mut c_void);
 }
 
 /// A stream that no other thread reads until this is dropped.
@@ -188,9 +185,7 @@ unsafe extern "C-unwind" fn __fread_chk(
     count: usize,
     stream: *mut FILE,
 ) -> usize {
-    if size.checked_mul(count).is_none_or(|len| len > room) {
-        std::process::abort();
-    }
+    check_room(size.checked_mul(count), room);
     // SAFETY: the caller's word.
     unsafe { fread(at, size, count, stream) }
 }
@@ -206,9 +201,7 @@ unsafe extern "C-unwind" fn __fread_unlocked_chk(
     count: usize,
     stream: *mut FILE,
 ) -> usize {
-    if size.checked_mul(count).is_none_or(|len| len > room) {
-        std::process::abort();
-    }
+    check_room(size.checked_mul(count), room);
     // SAFETY: the caller's word.
     unsafe { fread_unlocked(at, size, count, stream) }
 }
@@ -225,8 +218,7 @@ unsafe fn set_other<T>(
     set: impl FnOnce(*mut c_char) -> T,
 ) -> Option<T> {
     // Whole pages, as the program's may be: past the page cache not any address will do.
-    // SAFETY: the call takes numbers only.
-    let other = theirs(|| unsafe { __libc_memalign(PAGE_BYTES, len) });
+    let other = memory::of_theirs(PAGE_BYTES, len);
     if other.is_null() {
         return None;
     }
@@ -243,7 +235,7 @@ unsafe fn set_other<T>(
     if !is_taken {
         // Its kind has none, or it was refused.
         // SAFETY: it was just given, and nobody has it.
-        keep_errno(|| theirs(|| unsafe { __libc_free(other) }));
+        keep_errno(|| unsafe { memory::free_theirs(other) });
     }
     Some(done)
 }

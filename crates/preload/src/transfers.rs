@@ -18,7 +18,7 @@
 //! *Thread safety*: all of it.
 
 use crate::process::{Real, arena, may_have_arena};
-use crate::{arena_of, failed, keep_errno, limits, mappings, refuse};
+use crate::{arena_of, check_room, failed, keep_errno, limits, mappings, refuse};
 use libc::{c_int, c_long, c_uint, c_void, iovec, off_t};
 use nyx_swap::arena::{self, Arena, Undisturbed};
 use std::ops::Range;
@@ -323,9 +323,7 @@ unsafe extern "C-unwind" fn __read_chk(
     len: usize,
     room: usize,
 ) -> isize {
-    if len > room {
-        std::process::abort();
-    }
+    check_room(Some(len), room);
     // SAFETY: the caller's word.
     unsafe { read(file, at, len) }
 }
@@ -389,9 +387,7 @@ unsafe extern "C-unwind" fn __pread_chk(
     offset: off_t,
     room: usize,
 ) -> isize {
-    if len > room {
-        std::process::abort();
-    }
+    check_room(Some(len), room);
     // SAFETY: the caller's word.
     unsafe { pread(file, at, len, offset) }
 }
