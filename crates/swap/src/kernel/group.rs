@@ -208,6 +208,15 @@ impl Group {
     /// Reclaims until `down_to` bytes are used, of the `limit` that it has, as far as that can be.
     /// The caller does the work, and waits.
     pub fn reclaim(&self, down_to: u64, limit: u64) -> Result<(), SwapError> {
+        if !self.reclaim_once(down_to, limit)? {
+            self.recount();
+            self.reclaim_once(down_to, limit)?;
+        }
+        Ok(())
+    }
+
+    /// False where nothing more could be freed just now.
+    fn reclaim_once(&self, down_to: u64, limit: u64) -> Result<bool, SwapError> {
         let freed = match &self.reclaim {
             Some(file) => {
                 let used = self.used()?;
@@ -226,10 +235,18 @@ impl Group {
             }
         };
         match freed {
-            // Nothing more could be freed just now.
-            Err(error) if is_partial(&error) => Ok(()),
-            other => other.trying("reclaim memory of", &self.dir),
+            Err(error) if is_partial(&error) => Ok(false),
+            other => other.trying("reclaim memory of", &self.dir).map(|()| true),
         }
+    }
+
+    /// Has the kernel count its pages anew. It looks for pages that are not in use, when the list
+    /// of them is short, by a count that is up to some seconds old: until the count is taken again
+    /// it finds none to free, and kills, though nearly all could go (decision 0017). Who reads what
+    /// it counts has it count.
+    fn recount(&self) {
+        // Where it cannot be read, all is as without it.
+        let _ = self.text("memory.stat");
     }
 
     /// Whether a process that finds neither memory nor anything to reclaim waits instead of being
@@ -418,6 +435,57 @@ mod tests {
             (group.used().unwrap(), group.swapped()),
             (20480, Some(8192))
         );
+    }
+
+    /// A full pipe answers as the kernel does where it finds nothing to free. Whoever opens the
+    /// counts has it emptied.
+    #[test]
+    fn where_nothing_can_be_freed_it_has_the_kernel_count_and_tries_again() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("memory.current", "20480"), ("memory.max", "max")] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let stat = dir.path().join("memory.stat");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &stat,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        let (mut asked, mut asks) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&asks, true).unwrap();
+        let mut filled_bytes = 0;
+        while let Ok(written) = io::Write::write(&mut asks, &[0; 4096]) {
+            filled_bytes += written;
+        }
+        let open = |name: &str| File::open(dir.path().join(name)).unwrap();
+        let group = Group {
+            version: Version::V2,
+            dir: dir.path().to_owned(),
+            pressure: None,
+            used: open("memory.current"),
+            limit: open("memory.max"),
+            last_set: AtomicU64::new(NEVER),
+            reclaim: Some(File::from(std::os::fd::OwnedFd::from(asks))),
+        };
+        let (counts, counted) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // Until somebody reads it.
+            let open = OpenOptions::new().write(true).open(stat).unwrap();
+            let mut filled = vec![0; filled_bytes];
+            io::Read::read_exact(&mut asked, &mut filled).unwrap();
+            counts.send(asked).unwrap();
+            // From here on whoever reads has read all.
+            drop(open);
+        });
+        group.reclaim(4096, UNLIMITED).unwrap();
+        drop(group);
+        let mut asked = counted.try_recv().expect("nobody had it count");
+        let mut text = String::new();
+        io::Read::read_to_string(&mut asked, &mut text).unwrap();
+        assert_eq!(text, "16384");
     }
 
     #[test]
