@@ -416,20 +416,26 @@ mod tests {
         assert_eq!(number("max\n"), None);
     }
 
-    #[test]
-    fn a_page_in_memory_and_on_swap_counts_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let stat = "anon 20480\nswapcached 8192\n";
+    /// Something like a group of version 2 that uses 20480 bytes, of plain files.
+    fn v2(dir: &Path) -> Group {
         for (name, text) in [
             ("memory.current", "20480"),
             ("memory.max", "max"),
             ("memory.reclaim", ""),
-            ("memory.swap.current", "16384"),
-            ("memory.stat", stat),
         ] {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        Group::at(dir.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_page_in_memory_and_on_swap_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = "anon 20480\nswapcached 8192\n";
+        for (name, text) in [("memory.swap.current", "16384"), ("memory.stat", stat)] {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let group = Group::at(dir.path().to_owned()).unwrap();
+        let group = v2(dir.path());
         assert_eq!((group.version(), group.limit()), (Version::V2, None));
         assert_eq!(
             (group.used().unwrap(), group.swapped()),
@@ -442,33 +448,18 @@ mod tests {
     #[test]
     fn where_nothing_can_be_freed_it_has_the_kernel_count_and_tries_again() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [("memory.current", "20480"), ("memory.max", "max")] {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
         let stat = dir.path().join("memory.stat");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &stat,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RWXU,
-            0,
-        )
-        .unwrap();
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &stat, fifo, mode, 0).unwrap();
         let (mut asked, mut asks) = io::pipe().unwrap();
         rustix::io::ioctl_fionbio(&asks, true).unwrap();
         let mut filled_bytes = 0;
         while let Ok(written) = io::Write::write(&mut asks, &[0; 4096]) {
             filled_bytes += written;
         }
-        let open = |name: &str| File::open(dir.path().join(name)).unwrap();
         let group = Group {
-            version: Version::V2,
-            dir: dir.path().to_owned(),
-            pressure: None,
-            used: open("memory.current"),
-            limit: open("memory.max"),
-            last_set: AtomicU64::new(NEVER),
             reclaim: Some(File::from(std::os::fd::OwnedFd::from(asks))),
+            ..v2(dir.path())
         };
         let (counts, counted) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -871,22 +871,26 @@ fn bytes_in_no_order_are_no_steps() {
     assert!(asked * 500 < world.majors, "{asked} of {}", world.majors);
 }
 
+/// A fault of a walk by steps of more than a page, which are no whole number of pages.
+fn element_of_longer_steps(element: u64) -> Fault {
+    Fault {
+        process: 1,
+        at: (1 << 30) + element * 120_000,
+        is_major: true,
+    }
+}
+
 #[test]
 fn each_element_of_longer_steps_is_asked_for_alone() {
     let (mut ahead, mut memory) = (Readahead::new(8_192), Anything::new(u64::MAX));
-    for turn in 0..8 {
-        let fault = Fault {
-            process: 1,
-            at: (1 << 30) + turn * 120_000,
-            is_major: true,
-        };
-        ahead.hear(Instant(0), fault);
+    for element in 0..8 {
+        ahead.hear(Instant(0), element_of_longer_steps(element));
     }
     ahead.act(Instant(0), &mut memory);
     let asked: Vec<Span> = (8..8 + 16)
-        .map(|turn| Span {
+        .map(|element| Span {
             process: 1,
-            first: ((1 << 30) + turn * 120_000) / PAGE_BYTES,
+            first: element_of_longer_steps(element).at / PAGE_BYTES,
             pages: 1,
         })
         .collect();
@@ -902,17 +906,9 @@ fn each_element_of_longer_steps_is_asked_for_alone() {
 #[test]
 fn behind_longer_steps_nothing_leaves_and_no_other_stream_begins() {
     let (mut ahead, mut memory) = (Readahead::new(8_192), Anything::new(u64::MAX));
-    let mut hear = |ahead: &mut Readahead, element: u64| {
-        let fault = Fault {
-            process: 1,
-            at: (1 << 30) + element * 120_000,
-            is_major: true,
-        };
-        ahead.hear(Instant(0), fault);
-        ahead.act(Instant(0), &mut memory);
-    };
     for element in (0..100).chain([98, 95, 92, 90]) {
-        hear(&mut ahead, element);
+        ahead.hear(Instant(0), element_of_longer_steps(element));
+        ahead.act(Instant(0), &mut memory);
     }
     let streams = ahead.streams.iter();
     assert_eq!(streams.filter(|stream| stream.process.is_some()).count(), 1);
