@@ -465,28 +465,23 @@ fn table_6(ageing: Ageing, pages: u32, of: fn(&Counts) -> u64) -> ([f64; 4], [f6
 }
 
 #[test]
-fn table_6_polling_alone_faults_more_in_sum_and_most_where_most_is_in_memory() {
-    for pages in [4_096, 8_192] {
-        let (all, polled) = table_6(Ageing::Nyx, pages, |counts| counts.major_faults);
-        assert!(mean(polled) > mean(all), "{pages}: {polled:?} {all:?}");
-        assert!(polled[0] > all[0] * 1.01, "{pages}: {polled:?} {all:?}");
-        // The paper has more at each ratio; here the others differ by next to nothing.
-        let each = polled.into_iter().zip(all);
-        assert!(each.into_iter().all(|(polled, all)| polled > all * 0.98));
-    }
+fn table_6_polling_alone_faults_more_and_most_where_most_is_in_memory() {
+    // Of fewer pages the pool is a larger part, and who has more of it free reads more.
+    let (all, polled) = table_6(Ageing::Nyx, 16_384, |counts| counts.major_faults);
+    let how = format!("{polled:?} {all:?}");
+    assert!((0..4).all(|ratio| polled[ratio] > all[ratio]), "{how}");
+    assert!(polled[0] > all[0] * 1.05, "{how}");
 }
 
-/// The paper has more faults. Here there are fewer, since what waits in the swap cache leaves holes
-/// in the clusters that are read; but more pages are read, unless nearly all are read in each pass.
+/// The paper has more faults at each ratio. Here there are fewer in two of them, since what waits
+/// in the swap cache leaves holes in the clusters that are read; but more pages are read.
 #[test]
-fn table_6_with_linux_lists_polling_alone_reads_more_pages_down_to_40_percent() {
-    for pages in [4_096, 8_192] {
-        let of = |counts: &Counts| counts.major_faults + counts.ahead;
-        let (all, polled) = table_6(Ageing::Linux, pages, of);
-        let how = format!("{pages}: {polled:?} {all:?}");
-        assert!((0..3).all(|ratio| polled[ratio] > all[ratio]), "{how}");
-        assert!(polled[0] > all[0] * 1.05, "{how}");
-    }
+fn table_6_with_linux_lists_polling_alone_reads_more_pages() {
+    let of = |counts: &Counts| counts.major_faults + counts.ahead;
+    let (all, polled) = table_6(Ageing::Linux, 16_384, of);
+    let how = format!("{polled:?} {all:?}");
+    assert!((0..4).all(|ratio| polled[ratio] > all[ratio]), "{how}");
+    assert!(polled[0] > all[0] * 1.05, "{how}");
 }
 
 #[test]

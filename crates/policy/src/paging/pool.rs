@@ -4,7 +4,8 @@
 //! (Ultraswap section 2.2, "direct reclaim"). A reclaimer on another CPU that keeps a little free
 //! spares it that. How little: what the program takes until the reclaimer has looked again and has
 //! freed the next batch. It is refilled from [`Levels::low`] to [`Levels::high`], so that
-//! the reclaimer does not run for each page.
+//! the reclaimer does not run for each page. More than that is memory that the program goes
+//! without: where nearly all of it fits, each free page is a fault more.
 //!
 //! [`Rule::Paper`] is the paper's watermark, 70 % of the limit (section 3.2). Under lasting
 //! pressure it settles there: the program has 70 % of the memory that it was promised.
@@ -38,6 +39,9 @@ const HALF_NS: f64 = 50e6;
 const POOL_ONE_IN: u64 = 8;
 /// What is to be free lasts for so many gaps between looks.
 const POOL_GAPS: f64 = 2.0;
+/// Demand is told by what is taken in so long at least: the kernel takes pages by the batch, and
+/// one batch in a few microseconds would look like a flood.
+const SEEN_LEAST: Nanos = Nanos::from_millis(1);
 
 /// Free bytes at which reclaim begins and at which it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +72,9 @@ pub struct Pool {
     last: Option<(Instant, u64)>,
     /// Bytes per nanosecond that the program takes.
     demand: f64,
+    /// When that was last told, and what was seen since: nanoseconds, and bytes taken in them.
+    told: Instant,
+    seen: (u64, u64),
     /// How late looks come: the reclaimer has a CPU to wait for.
     late_ns: f64,
     /// When the next look is due.
@@ -85,6 +92,8 @@ impl Pool {
             floor_bytes,
             last: None,
             demand: 0.0,
+            told: Instant(0),
+            seen: (0, 0),
             late_ns: 0.0,
             due: Instant::NEVER,
             look: LOOK_LEAST,
@@ -137,7 +146,10 @@ impl Pool {
                 let gap_ns = LOOK_LEAST.0 as f64 + self.late_ns;
                 let wanted = (self.demand * gap_ns * POOL_GAPS) as u64;
                 let low = wanted.max(self.floor_bytes).min(most / 2);
-                Levels { low, high: low * 2 }
+                Levels {
+                    low,
+                    high: low + self.floor_bytes.min(most / 2),
+                }
             }
         }
     }
@@ -152,10 +164,17 @@ impl Pool {
             return;
         };
         let (ns, taken) = (now.since(at).0, used.saturating_sub(before));
-        if ns > 0 {
-            let faded = (-(ns as f64) / HALF_NS).exp2();
-            self.demand = (self.demand * faded).max(taken as f64 / ns as f64);
-            self.late_ns = (self.late_ns * faded).max(now.since(self.due).0 as f64);
+        if ns == 0 {
+            return;
+        }
+        let late_ns = now.since(self.due).0 as f64;
+        self.late_ns = (self.late_ns * faded(ns)).max(late_ns);
+        self.seen = (self.seen.0 + ns, self.seen.1 + taken);
+        if self.seen.0 >= SEEN_LEAST.0 {
+            let (ns, taken) = std::mem::take(&mut self.seen);
+            let before = self.demand * faded(now.since(self.told).0);
+            self.demand = before.max(taken as f64 / ns as f64);
+            self.told = now;
         }
     }
 
@@ -169,6 +188,11 @@ impl Pool {
         self.look = Nanos(look.0 * 2).min(LOOK_MOST);
         Nanos(lasts_ns).clamp(LOOK_LEAST, look)
     }
+}
+
+/// What is left after so long of what was seen.
+fn faded(ns: u64) -> f64 {
+    (-(ns as f64) / HALF_NS).exp2()
 }
 
 #[cfg(test)]
@@ -187,6 +211,10 @@ mod tests {
         freed_per_ns: f64,
         /// By so much each sleep of the reclaimer is longer than it should be.
         late_ns: u64,
+        /// What is used grows by so much at once.
+        batch: u64,
+        /// Taken of the next batch.
+        taken: u64,
         /// Times that the program found nothing free.
         stalls: u64,
         looks: u64,
@@ -203,6 +231,8 @@ mod tests {
                 taken_per_ns: taken_mib_per_s * MIB as f64 / 1e9,
                 freed_per_ns: 700.0 * MIB as f64 / 1e9,
                 late_ns: 0,
+                batch: 1,
+                taken: 0,
                 stalls: 0,
                 looks: 0,
                 least_used: u64::MAX,
@@ -210,7 +240,9 @@ mod tests {
         }
 
         fn take(&mut self, ns: u64) {
-            self.used += (self.taken_per_ns * ns as f64) as u64;
+            self.taken += (self.taken_per_ns * ns as f64) as u64;
+            self.used += self.taken - self.taken % self.batch;
+            self.taken %= self.batch;
             // A program that finds nothing free frees as much as it takes.
             if self.used > self.limit {
                 self.stalls += 1;
@@ -223,6 +255,7 @@ mod tests {
             let end = self.now + Nanos::from_millis(millis);
             while self.now < end {
                 self.looks += 1;
+                self.take(2_000);
                 match self.pool.look(self.now, self.used, self.limit) {
                     Act::Sleep(time) => self.take(time.0 + self.late_ns),
                     Act::Reclaim { down_to } => {
@@ -280,6 +313,20 @@ mod tests {
             let is = free_most(taken, late_ns);
             assert!(free.contains(&is), "{taken} MiB/s, {late_ns} ns late: {is}");
         }
+    }
+
+    #[test]
+    fn pages_that_the_kernel_takes_by_the_batch_are_no_flood() {
+        let mut world = World::new(Rule::Demand, 150.0);
+        world.batch = MIB / 4;
+        world.run(500);
+        (world.least_used, world.stalls) = (u64::MAX, 0);
+        world.run(1_000);
+        let free = world.limit - world.least_used;
+        assert!(free <= 2 * MIB + MIB / 8, "{free} bytes were free");
+        assert_eq!(world.stalls, 0);
+        let demand = world.pool.demand_bytes_per_s() / MIB;
+        assert!((100..=600).contains(&demand), "{demand} MiB/s");
     }
 
     #[test]

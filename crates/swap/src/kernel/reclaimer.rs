@@ -28,10 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::Thread;
 
-/// Pages that the kernel takes for one CPU at once (`MEMCG_CHARGE_BATCH`).
+/// Pages that the kernel takes for one CPU at once (`MEMCG_CHARGE_BATCH`). As many for each CPU are
+/// the least that is kept free.
 const CHARGED_AT_ONCE_BYTES: u64 = 64 * 4096;
-/// So many of those for each CPU are the least that is kept free.
-const FLOOR_CHARGES: u64 = 2;
 /// A group that cannot be read or reclaimed is tried again after this time.
 const RETRY: Nanos = Nanos::from_millis(100);
 
@@ -110,7 +109,7 @@ impl Reclaimer {
                 reason: format!("CPUs have numbers below {}", CpuSet::MAX_CPU),
             });
         }
-        let floor_bytes = CHARGED_AT_ONCE_BYTES * FLOOR_CHARGES * cpus;
+        let floor_bytes = CHARGED_AT_ONCE_BYTES * cpus;
         let mut work = Work {
             waits: orders.oom_waits && group.set_oom_waits(true),
             group,
