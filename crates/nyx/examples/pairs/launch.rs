@@ -4,6 +4,7 @@
 //!
 //! *Thread safety*: one thread.
 
+use crate::faults::Watch;
 use crate::log::{Output, Report, Row};
 use crate::plan::{Device, Engine, Key, Kind, Program, Runs};
 use crate::{Places, Result};
@@ -39,6 +40,8 @@ pub(crate) struct Runner<'p> {
     pub(crate) places: &'p Places,
     pub(crate) python: &'p Path,
     pub(crate) timeout: Duration,
+    /// Whether each fault is timed.
+    pub(crate) times_faults: bool,
 }
 
 /// Swap for a program that has had so much without a limit: all of it, and half again, since a page
@@ -106,9 +109,12 @@ impl Runner<'_> {
         command.stdin(Stdio::null());
         command.stdout(File::create(&printed)?);
         command.stderr(File::create(&said)?);
+        let watch = self.times_faults.then(Watch::start).transpose()?;
         let child = command.spawn();
         let child = child.map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let launcher = child.id();
         let (_, is_late) = wait(child, self.timeout)?;
+        let faults = watch.map(|watch| watch.end(launcher)).transpose()?;
         let report = serde_json::from_str::<Report>(&fs::read_to_string(&report)?).ok();
         if report.is_none() && !is_late {
             let said = fs::read_to_string(&said)?;
@@ -116,7 +122,10 @@ impl Runner<'_> {
             return Err(format!("{key}: could not begin: {why}").into());
         }
         let output = Output::of(&fs::read_to_string(&printed)?);
-        Ok(row(key, base, (report, output), is_late))
+        Ok(Row {
+            faults,
+            ..row(key, base, (report, output), is_late)
+        })
     }
 
     fn command(&self, key: &Key, base: Option<&Row>, disks: Disks<'_>, report: &Path) -> Command {
@@ -181,6 +190,7 @@ fn row(key: &Key, base: Option<&Row>, told: (Option<Report>, Output), is_late: b
         checksum: output.checksum,
         touch_p50_ns: output.p50_ns,
         touch_p99_ns: output.p99_ns,
+        faults: None,
         report,
     }
 }
@@ -246,6 +256,7 @@ mod tests {
             places: &places,
             python: Path::new("python3"),
             timeout: Duration::ZERO,
+            times_faults: false,
         };
         let words = |engine, disks| {
             let key = logged(engine, 1, 1.0).key;

@@ -61,6 +61,19 @@ pub(crate) struct Output {
     pub(crate) p99_ns: Option<u64>,
 }
 
+/// How long the faults of a program took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FaultTimes {
+    pub(crate) count: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p999_ns: u64,
+    pub(crate) longest_ns: u64,
+    pub(crate) sum_ns: u64,
+    /// Events that were not heard of, since who listens came too late.
+    pub(crate) lost: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
@@ -76,6 +89,9 @@ pub(crate) struct Row {
     pub(crate) is_checksum_equal: Option<bool>,
     pub(crate) touch_p50_ns: Option<u64>,
     pub(crate) touch_p99_ns: Option<u64>,
+    /// None where nobody listened.
+    #[serde(default)]
+    pub(crate) faults: Option<FaultTimes>,
     /// None where the launcher had to be killed, and left no report.
     pub(crate) report: Option<Report>,
 }
@@ -239,6 +255,7 @@ pub(crate) mod tests {
             is_checksum_equal: Some(true),
             touch_p50_ns: None,
             touch_p99_ns: None,
+            faults: None,
             report: Some(Report {
                 run_s,
                 ..Report::default()

@@ -8,6 +8,7 @@
 
 mod disks;
 mod drawing;
+mod faults;
 mod launch;
 mod log;
 mod plan;
@@ -37,6 +38,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
   target/release/examples/pairs --program sort --ratios 60,40 --device zram,loop --rounds 5
   target/release/examples/pairs --scale 16 --rounds 1 --ratios 60     a quick look
   target/release/examples/pairs --program kmeans,lu,inference --python venv/bin/python
+  target/release/examples/pairs --time-faults --ratios 60     P50 and P99 of the programs' faults
   target/release/examples/pairs --table-only
 
 Engines:
@@ -87,6 +89,10 @@ struct Args {
     /// Divide the sizes of the programs' input, for tests.
     #[arg(long, value_name = "N", default_value = "1")]
     scale: NonZeroU32,
+    /// Time each fault of the programs too, from outside. That makes them slower: these runs have a
+    /// log and a table of their own, pairs/faults.jsonl and faults.md.
+    #[arg(long)]
+    time_faults: bool,
     /// Run nothing; make the table and the figure of what is there.
     #[arg(long)]
     table_only: bool,
@@ -158,7 +164,8 @@ fn run(args: &Args) -> Result<usize> {
     let lock = File::create(places.out.join("lock"))?;
     lock.try_lock()
         .map_err(|error| format!("another `pairs` runs in this target directory: {error}"))?;
-    let mut log = log::Log::open(&places.out.join("runs.jsonl"))?;
+    let name = if args.time_faults { "faults" } else { "runs" };
+    let mut log = log::Log::open(&places.out.join(name).with_extension("jsonl"))?;
     let mut missed = 0;
     if !args.table_only {
         places.check(&or_all(&args.engines, &Engine::ALL))?;
@@ -168,7 +175,10 @@ fn run(args: &Args) -> Result<usize> {
             missed += sweep(args, &places, &mut log, program)?;
         }
     }
-    write_results(&places.out, log.rows())?;
+    match args.time_faults {
+        true => write_table(&places.out.join("faults.md"), log.rows())?,
+        false => write_results(&places.out, log.rows())?,
+    }
     Ok(missed)
 }
 
@@ -190,6 +200,7 @@ fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> 
         places,
         python: &args.python,
         timeout,
+        times_faults: args.time_faults,
     };
     if let Err(error) = runner.prepare(&kind) {
         eprintln!("pairs: {program} cannot run: {error}");
@@ -242,14 +253,18 @@ fn keep(log: &mut log::Log, told: Result<log::Row>) -> Result<bool> {
 
 /// The table and the figure.
 fn write_results(out: &Path, rows: &[log::Row]) -> Result<()> {
-    let table = out.join("table.md");
-    fs::write(&table, table::markdown(rows))?;
-    eprintln!("pairs: {} runs, {}", rows.len(), table.display());
+    write_table(&out.join("table.md"), rows)?;
     if let Some(svg) = drawing::svg(rows)? {
         let figure = out.join("figure.svg");
         fs::write(&figure, svg)?;
         eprintln!("pairs: drawn, {}", figure.display());
     }
+    Ok(())
+}
+
+fn write_table(path: &Path, rows: &[log::Row]) -> Result<()> {
+    fs::write(path, table::markdown(rows))?;
+    eprintln!("pairs: {} runs, {}", rows.len(), path.display());
     Ok(())
 }
 

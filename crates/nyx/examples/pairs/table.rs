@@ -3,7 +3,7 @@
 //! What it never does: compare runs that failed, or of which one is missing; put runs of different
 //! builds or sizes into one row.
 
-use crate::log::{Report, Row};
+use crate::log::{FaultTimes, Report, Row};
 use crate::plan::{Device, Engine, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -47,6 +47,7 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
     text += &ratios(&places);
     text += &means(&places);
     text += &medians(&places);
+    text += &faults(&places);
     text += &failures(&places);
     text
 }
@@ -129,6 +130,49 @@ Geometric mean of the medians above (least to most, how many limits):\n
         text += "\n";
     }
     text
+}
+
+/// Nothing where nobody has timed them.
+fn faults(places: &BTreeMap<Place, Vec<&Row>>) -> String {
+    let mut lines = String::new();
+    for ((kind, device, percent), rows) in places {
+        for engine in engines(rows) {
+            let of_it = rows.iter().filter(|row| row.key.engine == engine);
+            let good = of_it.filter(|row| row.is_good());
+            let all: Vec<&FaultTimes> = good.filter_map(|row| row.faults.as_ref()).collect();
+            if all.is_empty() {
+                continue;
+            }
+            let of = |figure: fn(&FaultTimes) -> u64, unit: f64, digits| {
+                let figures = all.iter().map(|times| figure(times) as f64 / unit);
+                cell(median(figures.collect()), digits)
+            };
+            let _ = writeln!(
+                lines,
+                "| {kind} | {device} | {percent} % | {engine} | {} | {} | {} | {} | {} | {} | {} | \
+                 {} |",
+                all.len(),
+                of(|times| times.count, 1e3, 1),
+                of(|times| times.p50_ns, 1e3, 1),
+                of(|times| times.p99_ns, 1e3, 1),
+                of(|times| times.p999_ns, 1e3, 1),
+                of(|times| times.longest_ns, 1e6, 1),
+                of(|times| times.sum_ns, 1e9, 2),
+                of(|times| times.lost, 1.0, 0),
+            );
+        }
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    let head = "\n## Faults\n
+Of all of the program's processes, timed by events of the kernel where a fault begins and where it
+is over; medians of runs. Lost are events that nobody heard of. Run times above are longer for it.\n
+| program | device | memory | engine | runs | thousands | P50, us | P99, us | P99.9, us | \
+longest, ms | all together, s | lost |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+";
+    head.to_owned() + &lines
 }
 
 fn medians(places: &BTreeMap<Place, Vec<&Row>>) -> String {
@@ -307,6 +351,25 @@ mod tests {
         let mean = Spread::geometric(&[0.5, 2.0]).unwrap();
         assert_eq!(mean.to_string(), "1.00 (0.50 to 2.00, 2)");
         assert!(Spread::geometric(&[]).is_none());
+    }
+
+    #[test]
+    fn faults_that_were_timed_have_a_table_and_others_have_none() {
+        let mut rows = vec![row(Engine::Kernel, 1, 1.0), row(Engine::Kernel, 2, 1.0)];
+        assert!(!markdown(&rows).contains("## Faults"));
+        for (row, thousands) in rows.iter_mut().zip([1, 3]) {
+            row.faults = Some(FaultTimes {
+                count: thousands * 1_000,
+                p50_ns: 1_500,
+                p99_ns: 20_000,
+                p999_ns: 300_000,
+                longest_ns: 4_000_000,
+                sum_ns: 5_000_000_000,
+                lost: 6,
+            });
+        }
+        let line = "| kernel | 2 | 2.0 | 1.5 | 20.0 | 300.0 | 4.0 | 5.00 | 6 |\n";
+        assert!(markdown(&rows).contains(line));
     }
 
     #[test]
