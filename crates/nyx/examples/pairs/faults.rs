@@ -30,6 +30,7 @@ const LONGEST_NS: u64 = 100_000_000_000;
 
 /// See the module.
 pub(crate) struct Watch {
+    /// Nothing is published by it, so `Relaxed` is enough: what was heard is ordered by joining.
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Listener>>,
 }
@@ -124,15 +125,20 @@ struct Times {
     sum_ns: u64,
 }
 
+impl Default for Times {
+    fn default() -> Times {
+        Times {
+            histogram: Histogram::new_with_max(LONGEST_NS, 3).expect("bounds are right"),
+            sum_ns: 0,
+        }
+    }
+}
+
 impl Listener {
     fn take(&mut self, ears: &mut [(Sampler, bool)]) {
         // What comes while others are looked at may be older than what they have.
-        self.complete_ns = self
-            .moments
-            .iter()
-            .map(|moment| moment.ns)
-            .max()
-            .unwrap_or(0);
+        let last = self.moments.iter().map(|moment| moment.ns).max();
+        self.complete_ns = last.unwrap_or(0);
         for (sampler, begins) in ears {
             while let Some(record) = sampler.next_record() {
                 match record.parse_record() {
@@ -184,26 +190,22 @@ impl Listener {
         let Some((_, began)) = self.open.remove(&thread).filter(|open| open.0 == at) else {
             return;
         };
-        let times = self
-            .processes
-            .entry(moment.process)
-            .or_insert_with(|| Times {
-                histogram: Histogram::new_with_max(LONGEST_NS, 3).expect("bounds are right"),
-                sum_ns: 0,
-            });
+        let times = self.processes.entry(moment.process).or_default();
         let took = ns.saturating_sub(began);
         times.histogram.saturating_record(took);
         times.sum_ns += took;
     }
 
     fn times(&self, but: u32) -> FaultTimes {
-        let mut all = Histogram::<u64>::new_with_max(LONGEST_NS, 3).expect("bounds are right");
-        let mut sum_ns = 0;
-        for (_, times) in self
+        let Times {
+            histogram: mut all,
+            mut sum_ns,
+        } = Times::default();
+        let others = self
             .processes
             .iter()
-            .filter(|&(&process, _)| process != but)
-        {
+            .filter(|(process, _)| **process != but);
+        for (_, times) in others {
             all.add(&times.histogram).expect("bounds are the same");
             sum_ns += times.sum_ns;
         }
@@ -258,6 +260,9 @@ mod tests {
             moment(1_300, 11, 4, true),
             moment(1_400, 11, 5, true),
             moment(1_410, 11, 5, false),
+            // Both at once.
+            moment(1_500, 12, 7, true),
+            moment(1_900, 12, 8, false),
             // The launcher's.
             moment(0, 20, 6, true),
             moment(90_000, 20, 6, false),

@@ -330,6 +330,27 @@ mod tests {
     }
 
     #[test]
+    fn a_larger_pool_is_refilled_by_the_same_step() {
+        let mut world = World::new(Rule::Demand, 500.0);
+        world.late_ns = 4_000_000;
+        world.run(500);
+        let levels = world.pool.levels(world.limit);
+        assert!(levels.low > 2 * MIB, "{levels:?}");
+        assert_eq!(levels.high - levels.low, MIB);
+    }
+
+    #[test]
+    fn what_was_taken_long_ago_is_forgotten() {
+        let mut world = World::new(Rule::Demand, 500.0);
+        world.run(200);
+        assert!(world.pool.demand_bytes_per_s() > 400 * MIB);
+        world.taken_per_ns = 0.0;
+        world.run(1_000);
+        let demand = world.pool.demand_bytes_per_s();
+        assert!(demand < MIB, "{demand} bytes/s");
+    }
+
+    #[test]
     fn the_papers_watermark_settles_at_70_percent_of_the_limit() {
         let mut world = World::new(Rule::Paper, 50.0);
         world.run(2_000);
