@@ -3,8 +3,10 @@
 //! of a page that is there costs no fault, and is not in the figures.
 //!
 //! A fault that ends without its page begins anew, and counts from its first beginning. What the
-//! launcher itself faults is left out. To be heard of costs the program more than a microsecond for
-//! each fault, and who listens takes CPU time: run times are not to be compared with others.
+//! launcher itself faults is left out; what it starts beside the program, how the program begins
+//! and what pages for it in its own process are not: some hundreds of faults. To be heard of costs
+//! the program more than a microsecond for each fault, and who listens takes CPU time: run times
+//! are not to be compared with others.
 //!
 //! *Shapes*: nanoseconds. *Thread safety*: one owner; a thread of its own listens.
 
@@ -18,7 +20,8 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -30,7 +33,7 @@ const LONGEST_NS: u64 = 100_000_000_000;
 
 /// See the module.
 pub(crate) struct Watch {
-    /// Nothing is published by it, so `Relaxed` is enough: what was heard is ordered by joining.
+    /// Who sees it set has to see all that was told before, hence `Release` and `Acquire`.
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Listener>>,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Watch {
 /// However it ends, nobody listens on.
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.is_over.store(true, Relaxed);
+        self.is_over.store(true, Release);
     }
 }
 
@@ -63,7 +66,7 @@ impl Watch {
         let thread = thread::spawn(move || {
             let mut listener = Listener::default();
             loop {
-                let is_last = seen.load(Relaxed);
+                let is_last = seen.load(Acquire);
                 listener.take(&mut ears);
                 listener.hear(is_last);
                 if is_last {
@@ -80,7 +83,7 @@ impl Watch {
 
     /// What was heard until now, but of that process.
     pub(crate) fn end(mut self, but: u32) -> Result<FaultTimes> {
-        self.is_over.store(true, Relaxed);
+        self.is_over.store(true, Release);
         let thread = self.thread.take().expect("it is there until it ends");
         let listener = thread.join().map_err(|_| "who listens panicked")?;
         Ok(listener.times(but))
