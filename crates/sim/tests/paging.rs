@@ -4,7 +4,6 @@
 //! What it never does: time anything. *Thread safety*: one thread each.
 
 use nyx_base::Instant;
-use nyx_policy::paging::pager::Counts;
 use nyx_policy::paging::pool::Rule;
 use nyx_sim::paging::costs::Part;
 use nyx_sim::paging::device::{ALONE_NS, Request};
@@ -192,7 +191,7 @@ fn u3_the_critical_page_is_submitted_first_and_mostly_done_before_it_is_waited_f
     }
     let scan = Program::new(Kind::Kmeans, PAGES, 1);
     let setup = Setup::new(Variant::Ultraswap, scan.limit_pages(50));
-    let spins = run(&setup, scan.pages, &[&scan.touches]).spin_after_submit_ns;
+    let spins = run(&setup, scan.pages, &scan.by_processor()).spin_after_submit_ns;
     assert!(spins.len() > 1_000);
     assert_eq!(Outcome::quantile(&spins, 0.95), 0);
 }
@@ -223,7 +222,7 @@ fn u5_each_page_is_a_request_and_only_linux_plugs() {
     let program = Program::new(Kind::Linpack, PAGES, 1);
     for (ageing, variant) in all() {
         let setup = aged(ageing, logged(variant, program.limit_pages(40)));
-        let outcome = run(&setup, program.pages, &[&program.touches]);
+        let outcome = run(&setup, program.pages, &program.by_processor());
         let submitted = |is_write| {
             let all = outcome.log.iter();
             let found = all.filter_map(|(_, event)| match event {
@@ -273,7 +272,7 @@ fn u7_reclaim_waits_for_no_write_unless_it_polls() {
     let program = Program::new(Kind::Linpack, PAGES, 1);
     for (ageing, variant) in all() {
         let setup = aged(ageing, Setup::new(variant, program.limit_pages(40)));
-        let outcome = run(&setup, program.pages, &[&program.touches]);
+        let outcome = run(&setup, program.pages, &program.by_processor());
         let spun_ns =
             outcome.programs.get(Part::WriteSpin) + outcome.reclaimer.get(Part::WriteSpin);
         assert_eq!(spun_ns > 0, variant == Variant::PollOnly, "{variant:?}");
@@ -373,7 +372,7 @@ fn u12_no_more_pages_are_in_memory_than_may_be() {
         for (ageing, variant) in all() {
             for percent in [5, 20, 60] {
                 let setup = aged(ageing, Setup::new(variant, program.limit_pages(percent)));
-                let outcome = run(&setup, program.pages, &[&program.touches]);
+                let outcome = run(&setup, program.pages, &program.by_processor());
                 let limit = setup.limit_pages;
                 assert!(
                     outcome.used_pages_max <= limit,
@@ -413,7 +412,7 @@ fn at_ratios<T>(
 ) -> [T; 4] {
     [80, 60, 40, 20].map(|percent| {
         let setup = aged(ageing, Setup::new(variant, program.limit_pages(percent)));
-        of(&run(&setup, program.pages, &[&program.touches]))
+        of(&run(&setup, program.pages, &program.by_processor()))
     })
 }
 
@@ -456,32 +455,44 @@ fn figure_9_interrupts_alone_and_polling_alone_are_slower_for_each_program() {
     }
 }
 
-/// Of linpack with all of it, and with polling alone, by ratio.
-fn table_6(ageing: Ageing, pages: u32, of: fn(&Counts) -> u64) -> ([f64; 4], [f64; 4]) {
-    let program = Program::new(Kind::Linpack, pages, 1);
-    let of = |outcome: &Outcome| of(&outcome.counts) as f64;
-    let each = |variant| at_ratios(&program, (ageing, variant), of);
-    (each(Variant::Ultraswap), each(Variant::PollOnly))
+/// Section 4.4.1: polling alone costs more than interrupts alone, and most those programs that less
+/// memory slows down most.
+#[test]
+fn figure_9_polling_alone_costs_most_and_kmeans_pagerank_and_linpack_more_than_others() {
+    for ageing in Ageing::ALL {
+        let mut polled = Vec::new();
+        for (program, _) in programs().filter(|(_, one)| *one == ageing) {
+            let kind = program.kind;
+            let time = |variant| mean(at_ratios(&program, (ageing, variant), run_ns));
+            let [all, interrupts, polls] = [
+                Variant::Ultraswap,
+                Variant::InterruptOnly,
+                Variant::PollOnly,
+            ]
+            .map(time);
+            assert!(polls > interrupts * 1.05, "{kind:?}, {ageing:?}");
+            polled.push((kind, polls / all));
+        }
+        let is_slowed = |kind| !matches!(kind, Kind::Quicksort | Kind::Inference);
+        let (more, less): (Vec<_>, Vec<_>) = polled.iter().partition(|(kind, _)| is_slowed(*kind));
+        let least = more.iter().map(|(_, times)| *times).reduce(f64::min);
+        let most = less.iter().map(|(_, times)| *times).reduce(f64::max);
+        assert!(least > most, "{ageing:?}: {polled:?}");
+    }
 }
 
 #[test]
-fn table_6_polling_alone_faults_more_and_most_where_most_is_in_memory() {
+fn table_6_polling_alone_faults_more_at_each_ratio() {
     // Of fewer pages the pool is a larger part, and who has more of it free reads more.
-    let (all, polled) = table_6(Ageing::Nyx, 16_384, |counts| counts.major_faults);
-    let how = format!("{polled:?} {all:?}");
-    assert!((0..4).all(|ratio| polled[ratio] > all[ratio]), "{how}");
-    assert!(polled[0] > all[0] * 1.05, "{how}");
-}
-
-/// The paper has more faults at each ratio. Here there are fewer in two of them, since what waits
-/// in the swap cache leaves holes in the clusters that are read; but more pages are read.
-#[test]
-fn table_6_with_linux_lists_polling_alone_reads_more_pages() {
-    let of = |counts: &Counts| counts.major_faults + counts.ahead;
-    let (all, polled) = table_6(Ageing::Linux, 16_384, of);
-    let how = format!("{polled:?} {all:?}");
-    assert!((0..4).all(|ratio| polled[ratio] > all[ratio]), "{how}");
-    assert!(polled[0] > all[0] * 1.05, "{how}");
+    let program = Program::new(Kind::Linpack, 16_384, 1);
+    for ageing in Ageing::ALL {
+        let faults = |outcome: &Outcome| outcome.counts.major_faults as f64;
+        let [all, polled] = [Variant::Ultraswap, Variant::PollOnly]
+            .map(|variant| at_ratios(&program, (ageing, variant), faults));
+        let how = format!("{ageing:?}: {polled:?} {all:?}");
+        assert!((0..4).all(|ratio| polled[ratio] > all[ratio]), "{how}");
+        assert!(mean(polled) > mean(all) * 1.1, "{how}");
+    }
 }
 
 #[test]
@@ -490,7 +501,7 @@ fn table_7_the_kernel_takes_less_of_each_program_once_reclaim_is_beside_it() {
         let kind = program.kind;
         let kernel_ns = |variant| {
             let setup = aged(ageing, Setup::new(variant, program.limit_pages(50)));
-            run(&setup, program.pages, &[&program.touches])
+            run(&setup, program.pages, &program.by_processor())
                 .programs
                 .kernel_ns() as f64
         };
@@ -505,7 +516,7 @@ fn the_same_seed_gives_the_same_run() {
         let runs = [1, 1, 2].map(|seed| {
             let program = Program::new(Kind::Pagerank, 1_024, seed);
             let setup = aged(ageing, logged(variant, program.limit_pages(30)));
-            run(&setup, program.pages, &[&program.touches])
+            run(&setup, program.pages, &program.by_processor())
         });
         assert_eq!(runs[0], runs[1], "{variant:?}");
         assert_ne!(runs[0], runs[2], "{variant:?}");

@@ -8,10 +8,11 @@ mod fault;
 
 use crate::evaluation::grid::Grid;
 use crate::plot::bars::{Bars, Stand};
+use nyx_base::Rng;
 use nyx_policy::paging::pager::Counts;
 use nyx_policy::paging::pool::Rule;
 use nyx_sim::paging::costs::Part;
-use nyx_sim::paging::{Ageing, Kind, Outcome, Program, Setup, Variant, run};
+use nyx_sim::paging::{Ageing, Kind, Outcome, Program, Setup, Touch, Variant, run};
 
 /// Percent of a program's pages that may be in memory.
 const RATIOS: [u32; 4] = [80, 60, 40, 20];
@@ -65,7 +66,7 @@ struct Runs {
 impl Runs {
     fn of(kind: Kind, pages: u32, rule: Rule, ageing: Ageing) -> Runs {
         let program = Program::new(kind, pages, SEED);
-        let touches: &[&[_]] = &[&program.touches];
+        let touches = &program.by_processor();
         let outcome = |variant, percent| {
             let setup = Setup {
                 rule,
@@ -113,9 +114,33 @@ impl Runs {
     }
 }
 
+/// Touches of pages anywhere, a fifth of which may be in memory, by variant.
+fn in_no_order(pages: u32, rule: Rule, ageing: Ageing) -> Vec<Outcome> {
+    let rng = &mut Rng::with_seed(SEED);
+    let touch = |page, is_write| Touch {
+        page,
+        is_write,
+        compute_ns: 10_000,
+    };
+    let mut touches: Vec<Touch> = (0..pages).map(|page| touch(page, true)).collect();
+    let anywhere = (0..pages).map(|_| touch((rng.f64() * f64::from(pages)) as u32, false));
+    touches.extend(anywhere);
+    let outcome = |variant| {
+        let setup = Setup {
+            rule,
+            ageing,
+            ..Setup::new(variant, (pages / 5).max(1))
+        };
+        run(&setup, pages, &[&touches])
+    };
+    Variant::ALL.map(outcome).into()
+}
+
 /// All that was run.
 pub struct Evaluation {
     runs: Vec<Runs>,
+    /// As [`Variant::ALL`] has them.
+    in_no_order: Vec<Outcome>,
     pages: u32,
     rule: Rule,
     ageing: Ageing,
@@ -128,6 +153,7 @@ impl Evaluation {
             runs: Kind::ALL
                 .map(|kind| Runs::of(kind, pages, rule, ageing))
                 .into(),
+            in_no_order: in_no_order(pages, rule, ageing),
             pages,
             rule,
             ageing,
@@ -148,8 +174,8 @@ impl Evaluation {
             _ => "as much as is taken until more is freed",
         };
         let head = format!(
-            "Simulated: P4800X, programs of {} pages on one processor, one that reclaims; pages \
-             aged {}; kept free: {watermark}.\n",
+            "Simulated: P4800X, programs of {} pages on as many processors as the paper gave them, \
+             one that reclaims; pages aged {}; kept free: {watermark}.\n",
             self.pages,
             self.aged()
         );
@@ -334,28 +360,23 @@ impl Evaluation {
         grid
     }
 
-    /// The programs of table 2 and of the picture: whole clusters, and lone pages.
-    fn shown(&self) -> [(&Runs, usize, &'static str); 2] {
-        let of = |kind| self.runs.iter().find(|runs| runs.kind == kind);
-        let last = RATIOS.len() - 1;
+    /// What table 2 and the picture show, as [`Variant::ALL`] has them: whole clusters, and lone
+    /// pages.
+    fn shown(&self) -> [(&[Outcome], &'static str); 2] {
+        let kmeans = self.runs.iter().find(|runs| runs.kind == Kind::Kmeans);
+        let clusters = kmeans.and_then(|runs| runs.at.last());
         [
-            (
-                of(Kind::Kmeans).expect("it is run"),
-                last,
-                "kmeans, clusters",
-            ),
-            (
-                of(Kind::Pagerank).expect("it is run"),
-                last,
-                "pagerank, at random",
-            ),
+            (clusters.expect("all are run"), "kmeans, clusters"),
+            (&self.in_no_order, "touches in no order"),
         ]
     }
 
     fn table_2(&self) -> Grid {
-        fault::table_2(self.shown().map(|(runs, ratio, _)| {
-            [Variant::Linux, Variant::Ultraswap].map(|variant| runs.get(ratio, variant))
-        }))
+        let both = [Variant::Linux, Variant::Ultraswap];
+        fault::table_2(
+            self.shown()
+                .map(|(all, _)| both.map(|variant| &all[variant as usize])),
+        )
     }
 
     fn table_3(&self) -> Grid {
@@ -388,8 +409,8 @@ impl Evaluation {
     /// Stacked bars of a fault and of a page's way out, by part.
     pub fn draw_parts(&self) -> Result<String, String> {
         let mut panels = Vec::new();
-        for (runs, ratio, name) in self.shown() {
-            let all = Variant::ALL.map(|variant| (variant.name(), runs.get(ratio, variant)));
+        for (all, name) in self.shown() {
+            let all = Variant::ALL.map(|variant| (variant.name(), &all[variant as usize]));
             panels.push(fault::parts_in(
                 &format!("a fault that needs the device: {name}"),
                 &all,
