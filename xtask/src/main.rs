@@ -2,6 +2,7 @@
 //!
 //! What it never does: hold a rule. Rules are tests (`xtask/tests/tidy`) and lints; this runs them.
 
+mod doc_tests;
 mod figures;
 mod fuzz;
 mod packages;

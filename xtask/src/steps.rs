@@ -3,7 +3,7 @@
 //! What they never do: depend on each other. Each builds what it needs, so any can run alone.
 
 use crate::run::{Report, cargo, output, root};
-use crate::{figures, fuzz, packages, smoke, vm};
+use crate::{doc_tests, figures, fuzz, packages, smoke, vm};
 use std::process::{Command, ExitCode};
 
 struct Step {
@@ -145,7 +145,15 @@ fn test_rooms(report: &mut Report) {
             report.skip(&format!("tests of nyx block with {program}"), &why);
         }
     }
-    report.cargo_test(&["--workspace", "--exclude", "xtask"]);
+    // Examples without tests are not built: clippy has looked at them.
+    report.cargo_test(&["--workspace", "--exclude", "xtask", "--tests"]);
+    match doc_tests::packages() {
+        Ok(packages) => {
+            let named = packages.iter().flat_map(|name| ["--package", name]);
+            report.cargo_test(&["--doc"].into_iter().chain(named).collect::<Vec<_>>());
+        }
+        Err(why) => report.check("tests in documentation", Err(why)),
+    }
     // What is compiled with this feature only.
     let simulate = ["--package", "nyx-media", "--features", "simulate"];
     report.cargo_test(&[&simulate[..], &["--lib", "observed"]].concat());

@@ -111,22 +111,27 @@ impl Client {
     /// Compares every key with what was acknowledged, or that and what was under way, in its order;
     /// goes on from what it finds.
     fn check(&mut self, to: &mut Connection, id: usize) {
-        for number in 0..KEYS {
-            let key = format!("{id}:{number}");
-            let found = to.get(&key);
-            let mut may_be = self.values.remove(&key);
-            let mut under_way = self.sent.iter().filter(|(of, _)| *of == key);
-            while may_be != found {
-                let Some((_, change)) = under_way.next() else {
-                    panic!("{key} is {found:?}, of what it may be the last is {may_be:?}");
-                };
-                may_be = change.apply(may_be);
-            }
-            if let Some(value) = found {
-                self.values.insert(key, value);
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("{id}:{number}")).collect();
+        for keys in keys.chunks(BATCH) {
+            for (key, found) in keys.iter().zip(to.get_all(keys)) {
+                self.check_key(key, found);
             }
         }
         self.sent.clear();
+    }
+
+    fn check_key(&mut self, key: &str, found: Option<Vec<u8>>) {
+        let mut may_be = self.values.remove(key);
+        let mut under_way = self.sent.iter().filter(|(of, _)| of == key);
+        while may_be != found {
+            let Some((_, change)) = under_way.next() else {
+                panic!("{key} is {found:?}, of what it may be the last is {may_be:?}");
+            };
+            may_be = change.apply(may_be);
+        }
+        if let Some(value) = found {
+            self.values.insert(key.to_owned(), value);
+        }
     }
 }
 

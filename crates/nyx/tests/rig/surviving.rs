@@ -115,6 +115,18 @@ impl Connection {
 
     pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         write!(self.stream, "get {key}\r\n").expect("a server");
+        self.value()
+    }
+
+    /// The values of all of them, asked for at once; no more than fit into a socket's buffers.
+    pub(crate) fn get_all(&mut self, keys: &[String]) -> Vec<Option<Vec<u8>>> {
+        let asked: String = keys.iter().map(|key| format!("get {key}\r\n")).collect();
+        self.stream.write_all(asked.as_bytes()).expect("a server");
+        keys.iter().map(|_| self.value()).collect()
+    }
+
+    /// The answer to the first get that was not answered yet.
+    fn value(&mut self) -> Option<Vec<u8>> {
         let head = self.line().expect("an answer");
         if head == "END\r\n" {
             return None;
