@@ -40,11 +40,15 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether documentation in a source has a block of code that is compiled.
+/// Whether documentation in a source has a block of code that is compiled, or is a page of `docs`
+/// that is there to be compiled.
 fn has_test(source: &str) -> bool {
     let mut is_inside = false;
     source.lines().any(|line| {
         let line = line.trim_start();
+        if line.starts_with("#[cfg(doctest)]") {
+            return true;
+        }
         let documentation = line.strip_prefix("//!").or(line.strip_prefix("///"));
         let Some(language) = documentation.and_then(|line| line.trim().strip_prefix("```")) else {
             return false;
@@ -63,11 +67,16 @@ fn only_what_rustdoc_compiles_is_a_test() {
     assert!(!has_test("let x = \"```\";\n// ```\n"));
     assert!(has_test("/// ```\n/// run();\n/// ```\n"));
     assert!(has_test(&format!("{drawn}{compiled}")));
+    assert!(has_test(
+        "#[cfg(doctest)]\n#[doc = include_str!(\"page.md\")]\n"
+    ));
 }
 
 #[test]
 fn packages_are_named() {
     let packages = packages().expect("cargo tells");
     assert!(packages.contains(&"nyx-index".to_owned()), "{packages:?}");
-    assert!(!packages.contains(&"xtask".to_owned()), "{packages:?}");
+    // Its page in `docs` is compiled.
+    assert!(packages.contains(&"nyx-swap".to_owned()), "{packages:?}");
+    assert!(!packages.contains(&"nyx-gate".to_owned()), "{packages:?}");
 }

@@ -1,4 +1,4 @@
-//! The figures of the paper's evaluation, one run each, by the release binary: a figure whose
+//! The figures of the paper's evaluation, one run each, by the optimised binary: a figure whose
 //! expectations do not come out fails.
 //!
 //! What it never does: know what a figure shows. The scenario files say it.
@@ -14,7 +14,7 @@ const LONG: [&str; 2] = ["fig10a-weights", "fig10b-sizes"];
 pub(crate) fn run(report: &mut Report) {
     let binary = match build() {
         Ok(binary) => binary,
-        Err(why) => return report.check("release build", Err(why)),
+        Err(why) => return report.check("optimised build", Err(why)),
     };
     for name in names() {
         let mut nyx = Command::new(&binary);

@@ -7,9 +7,10 @@ use fastrand::Rng;
 use nyx_proto::fuzzing;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long all targets run in `cargo xtask test`, beside each other.
+/// How long each target runs in `cargo xtask test`, beside the others: with two CPUs, half of it.
 const TIME: Duration = Duration::from_secs(10);
 
 type Check = fn(&[u8]);
@@ -28,11 +29,22 @@ pub(crate) fn driver(report: &mut Report) {
         .and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     std::thread::scope(|scope| {
-        let start = |&(name, check)| (name, scope.spawn(move || run_target(check, seed)));
+        let start = |&(name, check): &(&'static str, Check)| {
+            // A panic tells the thread's name.
+            let thread = Builder::new().name(name.to_owned());
+            (
+                name,
+                thread.spawn_scoped(scope, move || run_target(check, seed)),
+            )
+        };
         let started: Vec<_> = TARGETS.iter().map(start).collect();
         for (name, target) in started {
-            let panicked = |_| Err("the driver itself panicked".to_owned());
-            report.check(name, target.join().unwrap_or_else(panicked));
+            let result = match target.map(ScopedJoinHandle::join) {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err("the driver itself panicked".to_owned()),
+                Err(error) => Err(format!("no thread: {error}")),
+            };
+            report.check(name, result);
         }
     });
 }

@@ -20,7 +20,7 @@ const USAGE: &str = "cargo xtask COMMAND
   steps               list the steps of test
   docs                write docs/knobs.md from the knob table
   fuzz [SECONDS]      run the libFuzzer targets (needs cargo-fuzz), 60 s each by default
-  smoke               build the release binary and talk to it
+  smoke               build the optimised binary and talk to it
   vm-test             cut the power of an emulated machine with persistent memory
   swap-test           run nyx swap in emulated machines, with cgroup v2, v1 and none";
 

@@ -12,7 +12,8 @@ struct Step {
     run: fn(&mut Report),
 }
 
-/// Clippy and the tests share the dev profile; the smoke test and the figures build release.
+/// Clippy and the tests share the dev profile; the smoke test and the figures have one that is
+/// optimised as a release is.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -51,7 +52,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "smoke",
-        what: "the release binary, by its users' means",
+        what: "the optimised binary, by its users' means",
         run: smoke::run,
     },
     Step {
@@ -145,7 +146,7 @@ fn test_rooms(report: &mut Report) {
             report.skip(&format!("tests of nyx block with {program}"), &why);
         }
     }
-    // Examples without tests are not built: clippy has looked at them.
+    // Examples without tests are not built here: clippy has checked them, though nobody links them.
     report.cargo_test(&["--workspace", "--exclude", "xtask", "--tests"]);
     match doc_tests::packages() {
         Ok(packages) => {

@@ -152,6 +152,8 @@ fn look_at((fast, deep): (&str, &str)) {
 mod the_shortest_delay_is_as_good_as_the_best_fixed_ratio {
     use super::{PAIRS, look_at};
 
+    const _: () = assert!(PAIRS.len() == 6, "each has its test");
+
     #[test]
     fn of_dram_and_nvm() {
         look_at(PAIRS[0]);
