@@ -135,7 +135,8 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct SwapArgs {
-    /// Pages of each program; the paper's have some hundred times as many.
+    /// Pages of each program (linpack's are the nearest multiple of 441); the paper's have some
+    /// hundred times as many.
     #[arg(long, value_name = "N", default_value_t = 8192,
           value_parser = clap::value_parser!(u32).range(512..=1 << 20))]
     pages: u32,
