@@ -4,7 +4,7 @@
 //!
 //! What it never does: decide what a test is by anything but how its block begins.
 
-use crate::run::{cargo, output};
+use crate::run::metadata;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,7 @@ const NOT_RUST: [&str; 5] = ["text", "toml", "json", "sh", "ignore"];
 
 /// Names of all packages of the workspace with a block of code that rustdoc compiles.
 pub(crate) fn packages() -> Result<Vec<String>, String> {
-    let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(metadata.trim()).map_err(|error| error.to_string())?;
+    let metadata = metadata()?;
     let packages = metadata["packages"].as_array().ok_or("no packages")?;
     let named = packages.iter().filter_map(|package| {
         let manifest = Path::new(package["manifest_path"].as_str()?);

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long each target runs in `cargo xtask test`, beside the others: with two CPUs, half of it.
+/// How long the targets run in `cargo xtask test`, all beside each other: two CPUs give each half.
 const TIME: Duration = Duration::from_secs(10);
 
 type Check = fn(&[u8]);

@@ -159,11 +159,15 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
+/// The workspace as cargo has it, without what it depends on.
+pub(crate) fn metadata() -> Result<serde_json::Value, String> {
+    let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
+    serde_json::from_str(metadata.trim()).map_err(|error| error.to_string())
+}
+
 /// Where cargo puts what it builds.
 pub(crate) fn target_directory() -> Result<PathBuf, String> {
-    let metadata = output(cargo("metadata").args(["--no-deps", "--format-version", "1", "-q"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(metadata.trim()).map_err(|error| error.to_string())?;
+    let metadata = metadata()?;
     let target = metadata["target_directory"].as_str();
     target
         .map(PathBuf::from)
