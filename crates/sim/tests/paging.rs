@@ -442,21 +442,8 @@ fn figure_8_ultraswap_lies_between_linux_and_the_ideal() {
     }
 }
 
-#[test]
-fn figure_9_interrupts_alone_and_polling_alone_are_slower_for_each_program() {
-    for (program, ageing) in programs() {
-        let kind = program.kind;
-        let time = |variant| mean(at_ratios(&program, (ageing, variant), run_ns));
-        let all = time(Variant::Ultraswap);
-        for variant in [Variant::InterruptOnly, Variant::PollOnly] {
-            let more = time(variant) / all;
-            assert!(more > 1.0, "{kind:?}, {ageing:?}, {variant:?}: {more}");
-        }
-    }
-}
-
-/// Section 4.4.1: polling alone costs more than interrupts alone, and most those programs that less
-/// memory slows down most.
+/// Section 4.4.1: both are slower than all of it, polling alone more than interrupts alone, and
+/// most for those programs that less memory slows down most.
 #[test]
 fn figure_9_polling_alone_costs_most_and_kmeans_pagerank_and_linpack_more_than_others() {
     for ageing in Ageing::ALL {
@@ -464,14 +451,13 @@ fn figure_9_polling_alone_costs_most_and_kmeans_pagerank_and_linpack_more_than_o
         for (program, _) in programs().filter(|(_, one)| *one == ageing) {
             let kind = program.kind;
             let time = |variant| mean(at_ratios(&program, (ageing, variant), run_ns));
-            let [all, interrupts, polls] = [
-                Variant::Ultraswap,
-                Variant::InterruptOnly,
-                Variant::PollOnly,
-            ]
-            .map(time);
-            assert!(polls > interrupts * 1.05, "{kind:?}, {ageing:?}");
-            polled.push((kind, polls / all));
+            let all = time(Variant::Ultraswap);
+            let [interrupts, polls] =
+                [Variant::InterruptOnly, Variant::PollOnly].map(|variant| time(variant) / all);
+            let how = format!("{kind:?}, {ageing:?}: {interrupts} {polls}");
+            assert!(interrupts > 1.0 && polls > 1.0, "{how}");
+            assert!(polls > interrupts * 1.05, "{how}");
+            polled.push((kind, polls));
         }
         let is_slowed = |kind| !matches!(kind, Kind::Quicksort | Kind::Inference);
         let (more, less): (Vec<_>, Vec<_>) = polled.iter().partition(|(kind, _)| is_slowed(*kind));
@@ -479,6 +465,27 @@ fn figure_9_polling_alone_costs_most_and_kmeans_pagerank_and_linpack_more_than_o
         let most = less.iter().map(|(_, times)| *times).reduce(f64::max);
         assert!(least > most, "{ageing:?}: {polled:?}");
     }
+}
+
+/// The window grows by hits since the last fault, which is mostly another scan's.
+#[test]
+fn scans_side_by_side_have_next_to_nothing_read_ahead_by_clusters() {
+    const PAGES: u32 = 8_192;
+    let [one, four] = [1, 4].map(|scans| {
+        let each: Vec<Vec<Touch>> = (0..scans)
+            .map(|number| {
+                let scan = PAGES / scans * number..PAGES / scans * (number + 1);
+                let rounds = (0..4).flat_map(|_| scan.clone());
+                rounds.map(|page| touch(page, true, 10_000)).collect()
+            })
+            .collect();
+        let each: Vec<&[Touch]> = each.iter().map(Vec::as_slice).collect();
+        run(&Setup::new(Variant::Ultraswap, PAGES / 4), PAGES, &each).counts
+    });
+    let how = format!("of one {one:?}, of four {four:?}");
+    println!("{how}");
+    assert!(one.ahead > one.major_faults * 6, "{how}");
+    assert!(four.ahead * 10 < four.major_faults, "{how}");
 }
 
 /// By Linux' lists not always where most is in memory: there it depends on the number of pages

@@ -59,7 +59,8 @@ const SORT_LEVELS: u32 = 31;
 
 const KMEANS_PASSES: u32 = 6;
 /// Such that Linux at 60 % takes 2.2 times as long as with all memory: section 2.3 has 238 s and
-/// 527 s. Fitted, as linpack's [`BLOCKS`] are; nothing else of a program is.
+/// 527 s. Fitted; linpack's [`BLOCKS`] are chosen by a
+/// count too, and nothing else of a program is.
 const SAMPLES_NS: u32 = 13_100;
 
 const BATCHES: u32 = 6;
@@ -80,8 +81,9 @@ const PAGES_PER_NODES: u32 = 32;
 /// A prime that no number of nodes is a multiple of.
 const HUBS_APART: u64 = 1_000_000_007;
 
-/// Blocks of a row, which make a third as many passes: seven, as 400,000 faults of up to eight
-/// pages are (table 6, 20 % of 1.8 GB). Fitted to that count, not to how variants differ.
+/// Blocks of a row, which make a third as many passes: seven, which is what 400,000 faults of whole
+/// clusters are (table 6, 20 % of 1.8 GB). Chosen by that count, not by how variants differ; with
+/// clusters that are not whole it has half as many faults again.
 const BLOCKS: u32 = 21;
 /// A page of a block's product: 512 elements, a multiplication and an addition for each of a
 /// block's 714 rows (of 15,000), at 50 GFLOP/s.
