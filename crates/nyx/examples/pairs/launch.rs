@@ -60,7 +60,7 @@ impl Runner<'_> {
     /// Makes what a program needs before it is measured; an error where it cannot run here.
     pub(crate) fn prepare(&self, kind: &Kind) -> Result<()> {
         let (program, scale) = (kind.program, kind.scale.to_string());
-        let (Runs::Python, _) = program.command(kind.scale) else {
+        let (Runs::Python, _) = kind.command() else {
             return Ok(());
         };
         fs::write(
@@ -130,7 +130,7 @@ impl Runner<'_> {
 
     fn command(&self, key: &Key, base: Option<&Row>, disks: Disks<'_>, report: &Path) -> Command {
         let base = base.and_then(|row| row.report.as_ref());
-        let (runs, words) = key.kind.program.command(key.kind.scale);
+        let (runs, words) = key.kind.command();
         let file = self.places.out.join("swap");
         let device = match key.device {
             Device::Zram => Path::new("zram"),

@@ -238,6 +238,7 @@ pub(crate) mod tests {
         let kind = Kind {
             program: Program::Sort,
             scale: 1,
+            threads: 1,
             build: "release".to_owned(),
         };
         Row {

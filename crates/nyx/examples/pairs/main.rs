@@ -38,6 +38,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
   target/release/examples/pairs --program sort --ratios 60,40 --device zram,loop --rounds 5
   target/release/examples/pairs --scale 16 --rounds 1 --ratios 60     a quick look
   target/release/examples/pairs --program kmeans,lu,inference --python venv/bin/python
+  target/release/examples/pairs --program sort,lu --threads 2 --python venv/bin/python
   target/release/examples/pairs --time-faults --ratios 60     P50 and P99 of the programs' faults
   target/release/examples/pairs --table-only
 
@@ -89,6 +90,10 @@ struct Args {
     /// Divide the sizes of the programs' input, for tests.
     #[arg(long, value_name = "N", default_value = "1")]
     scale: NonZeroU32,
+    /// Threads that a program computes with; those that touch pages have one. Engine `kernel` and
+    /// `uffd` have threads of their own beside, which want a CPU too.
+    #[arg(long, value_name = "N", default_value = "1")]
+    threads: NonZeroU32,
     /// Time each fault of the programs too, from outside. That makes them slower: these runs have a
     /// log and a table of their own, pairs/faults.jsonl and faults.md.
     #[arg(long)]
@@ -188,10 +193,17 @@ fn or_all<T: Copy>(some: &[T], all: &[T]) -> Vec<T> {
 
 /// All runs of one program that are not in the log.
 fn sweep(args: &Args, places: &Places, log: &mut log::Log, program: Program) -> Result<usize> {
-    let scale = args.scale.get();
+    if args.threads.get() > 1 && !program.has_threads() {
+        eprintln!(
+            "pairs: {program} has one thread, and is not run by {}",
+            args.threads
+        );
+        return Ok(0);
+    }
     let kind = plan::Kind {
         program,
-        scale,
+        scale: args.scale.get(),
+        threads: args.threads.get(),
         build: places.build.clone(),
     };
     let timeout = Duration::from_secs(args.timeout);
@@ -303,6 +315,7 @@ mod tests {
             "pairs --engines unlimited",
             "pairs --engines auto",
             "pairs --scale 0",
+            "pairs --threads 0",
         ] {
             assert!(Args::try_parse_from(wrong.split(' ')).is_err(), "{wrong}");
         }

@@ -76,6 +76,9 @@ pub(crate) enum Engine {
 pub(crate) struct Kind {
     pub(crate) program: Program,
     pub(crate) scale: u32,
+    /// That the program computes with.
+    #[serde(default = "one")]
+    pub(crate) threads: u32,
     pub(crate) build: String,
 }
 
@@ -101,22 +104,25 @@ impl Program {
         Program::TouchInOrder,
     ];
 
+    /// Whether it can compute with more threads than one.
+    pub(crate) fn has_threads(self) -> bool {
+        !matches!(self, Program::TouchRandom | Program::TouchInOrder)
+    }
+}
+
+impl Kind {
     /// Who runs it, and what that is told.
-    pub(crate) fn command(self, scale: u32) -> (Runs, Vec<String>) {
-        let mib = (100 / scale).max(1).to_string();
-        let scale = scale.to_string();
-        let name = name(self);
-        let (runs, words) = match self {
-            Program::Sort | Program::Pagerank => ("programs", ["--scale", &scale, &name]),
-            Program::Kmeans | Program::Lu | Program::Inference => {
-                let words = ["--scale", &scale, &name].map(str::to_owned);
-                return (Runs::Python, words.to_vec());
-            }
-            Program::TouchRandom => ("touch", [mib.as_str(), "random", ""]),
-            Program::TouchInOrder => ("touch", [mib.as_str(), "sequential", ""]),
+    pub(crate) fn command(&self) -> (Runs, Vec<String>) {
+        let (scale, threads) = (self.scale.to_string(), self.threads.to_string());
+        let (name, mib) = (name(self.program), (100 / self.scale).max(1).to_string());
+        let computes = vec!["--scale", &scale, "--threads", &threads, &name];
+        let (runs, words) = match self.program {
+            Program::Sort | Program::Pagerank => (Runs::Example("programs"), computes),
+            Program::Kmeans | Program::Lu | Program::Inference => (Runs::Python, computes),
+            Program::TouchRandom => (Runs::Example("touch"), vec![&*mib, "random"]),
+            Program::TouchInOrder => (Runs::Example("touch"), vec![&*mib, "sequential"]),
         };
-        let words = words.into_iter().filter(|word| !word.is_empty());
-        (Runs::Example(runs), words.map(str::to_owned).collect())
+        (runs, words.into_iter().map(str::to_owned).collect())
     }
 }
 
@@ -183,6 +189,11 @@ pub(crate) fn turns(
     keys
 }
 
+/// Rows of logs from before there were more.
+fn one() -> u32 {
+    1
+}
+
 /// As it is written on the command line and in the log.
 fn name(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).expect("a name can be written");
@@ -221,6 +232,9 @@ impl fmt::Display for Kind {
         if self.scale > 1 {
             write!(f, " / {}", self.scale)?;
         }
+        if self.threads > 1 {
+            write!(f, " by {} threads", self.threads)?;
+        }
         match self.build.as_str() {
             "release" => Ok(()),
             build => write!(f, " ({build})"),
@@ -237,6 +251,7 @@ mod tests {
         let kind = Kind {
             program: Program::Sort,
             scale: 1,
+            threads: 1,
             build: "release".to_owned(),
         };
         let engines = [Engine::Linux, Engine::Kernel];
@@ -258,8 +273,23 @@ mod tests {
         for engine in Engine::ALL {
             assert_eq!(Engine::from_str(&engine.to_string(), false), Ok(engine));
         }
-        assert_eq!(Program::TouchInOrder.command(4).1, ["25", "sequential"]);
-        let words = ["--scale", "4", "lu"].map(str::to_owned).to_vec();
-        assert_eq!(Program::Lu.command(4), (Runs::Python, words));
+    }
+
+    #[test]
+    fn a_kind_is_what_a_program_is_told_and_what_is_written() {
+        let old = r#"{"program": "lu", "scale": 4, "build": "release"}"#;
+        let kind: Kind = serde_json::from_str(old).unwrap();
+        assert_eq!(kind.to_string(), "lu / 4");
+        let (runs, words) = kind.command();
+        assert_eq!(runs, Runs::Python);
+        assert_eq!(words, ["--scale", "4", "--threads", "1", "lu"]);
+        let kind = Kind { threads: 2, ..kind };
+        assert_eq!(kind.to_string(), "lu / 4 by 2 threads");
+        assert_eq!(kind.command().1[2..4], ["--threads", "2"]);
+        let touch = Kind {
+            program: Program::TouchInOrder,
+            ..kind
+        };
+        assert_eq!(touch.command().1, ["25", "sequential"]);
     }
 }

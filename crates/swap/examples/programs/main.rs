@@ -2,9 +2,10 @@
 //! random input.
 //!
 //! Each prints a line of JSON with a checksum of its result, which is the same however much memory
-//! it had. What they never do: read a file, start a thread, know of swap.
+//! it had, and with however many threads. What they never do: read a file, know of swap.
 //!
-//! *Thread safety*: one thread.
+//! *Thread safety*: one thread, and with `--threads` those that a part of the work is given to,
+//! until that is done.
 
 mod hot;
 mod pagerank;
@@ -20,6 +21,8 @@ use std::time::Instant;
   programs sort                     1 GiB of random integers
   programs --scale 64 pagerank      a graph of a 64th of the nodes and edges
 
+  programs --threads 2 sort         by two threads, once the integers are made
+
 The line that is printed has a checksum of the result, equal for equal --scale.")]
 struct Args {
     #[command(subcommand)]
@@ -27,6 +30,9 @@ struct Args {
     /// Divide the size of the input, for tests.
     #[arg(long, global = true, value_name = "N", default_value = "1")]
     scale: NonZeroUsize,
+    /// Threads that sort or rank; what they work on is made by one, and `hot` has one always.
+    #[arg(long, global = true, value_name = "N", default_value = "1")]
+    threads: NonZeroUsize,
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -51,13 +57,13 @@ struct Line {
 
 fn main() {
     let args = Args::parse();
-    let scale = args.scale.get();
+    let (scale, threads) = (args.scale.get(), args.threads.get());
     let begin = Instant::now();
     let (program, checksum) = match args.program {
-        Program::Sort => ("sort", sort::run(sort::NUMBERS / scale)),
+        Program::Sort => ("sort", sort::run(sort::NUMBERS / scale, threads)),
         Program::Pagerank => {
             let (nodes, edges) = (pagerank::NODES / scale, pagerank::EDGES / scale);
-            ("pagerank", pagerank::run(nodes.max(1), edges))
+            ("pagerank", pagerank::run(nodes.max(1), edges, threads))
         }
         Program::Hot => {
             let (numbers, touches) = (hot::NUMBERS / scale, hot::TOUCHES / scale);

@@ -7,23 +7,21 @@
     numeric.py [--scale N] --model FILE model | inference
                                           make a network of random weights; run it (ONNX Runtime)
 
-One thread each, so that a result does not depend on how threads take turns. Prints a line of JSON
-with a checksum of the result, which is the same however much memory it had. It never asks the
-network for anything.
+One thread each, or --threads N. Prints a line of JSON with a checksum of the result, which is the
+same however much memory it had, with equally many threads; with more than two it may depend on how
+they take turns, since sums of theirs are added up in the order in which they are done. It never
+asks the network for anything.
 """
-
-import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
 
 import argparse
 import hashlib
 import importlib
 import json
+import os
 import time
 
 SEED = 42
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 POINTS, DIMENSIONS, CLUSTERS, ROUNDS = 1_500_000, 24, 8, 20
 ROWS = 15_000
 LAYERS, CHANNELS, SIDE, INPUTS = 40, 512, 8, 20
@@ -94,7 +92,7 @@ def inference(args):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = args.threads, 1
     session = onnxruntime.InferenceSession(args.model, options, ["CPUExecutionProvider"])
     rng = numpy.random.default_rng(SEED)
     results = []
@@ -115,6 +113,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", type=int, default=1, help="divide the size of the input")
+    parser.add_argument("--threads", type=int, default=1, help="that it computes with")
     parser.add_argument("--model", default="network.onnx", help="file of the network")
     commands = parser.add_subparsers(dest="program", required=True)
     for run in (kmeans, lu, model, inference, check):
@@ -122,6 +121,8 @@ def main():
         command.set_defaults(run=run)
     command.add_argument("of", choices=MODULES)
     args = parser.parse_args()
+    # Before anything is imported that reads them.
+    os.environ.update({name: str(args.threads) for name in THREADS})
     begin = time.monotonic()
     result = args.run(args)
     if result is None:

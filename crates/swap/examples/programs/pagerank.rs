@@ -5,7 +5,7 @@
 //! most memory it has is what it works on, and what is measured is the ranking: filled in the order
 //! of its edges, a graph with less memory than it needs faults several times for each of them.
 //!
-//! *Thread safety*: one thread.
+//! *Thread safety*: the threads that rank read one graph, and write each its own nodes' ranks.
 
 use crate::checksum;
 
@@ -28,9 +28,9 @@ struct Graph {
 }
 
 /// The checksum of the ranks, to the last bit.
-pub(crate) fn run(nodes: usize, edges: usize) -> u64 {
+pub(crate) fn run(nodes: usize, edges: usize, threads: usize) -> u64 {
     let graph = Graph::of(nodes, || random(nodes, edges));
-    checksum(graph.ranks().iter().map(|rank| rank.to_bits()))
+    checksum(graph.ranks(threads).iter().map(|rank| rank.to_bits()))
 }
 
 fn random(nodes: usize, edges: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -72,7 +72,7 @@ impl Graph {
         }
     }
 
-    fn ranks(&self) -> Vec<f64> {
+    fn ranks(&self, threads: usize) -> Vec<f64> {
         let nodes = self.out.len();
         let mut ranks = vec![1.0 / nodes as f64; nodes];
         let mut next = vec![0.0; nodes];
@@ -84,15 +84,29 @@ impl Graph {
                 .map(|(_, rank)| rank)
                 .sum();
             let base = (1.0 - DAMPING + DAMPING * lost) / nodes as f64;
-            for (node, rank) in next.iter_mut().enumerate() {
-                let row = self.starts[node] as usize..self.starts[node + 1] as usize;
-                let given = self.from[row.clone()].iter().zip(&self.parts[row]);
-                let given = given.map(|(&from, part)| ranks[from as usize] * part);
-                *rank = base + DAMPING * given.sum::<f64>();
-            }
+            let rows = nodes.div_ceil(threads);
+            let mut shares = next.chunks_mut(rows).enumerate();
+            let own = shares.next();
+            std::thread::scope(|scope| {
+                let rank = |(share, next)| self.rank(share * rows, next, (&ranks, base));
+                for share in shares {
+                    scope.spawn(move || rank(share));
+                }
+                own.map(rank);
+            });
             std::mem::swap(&mut ranks, &mut next);
         }
         ranks
+    }
+
+    /// One iteration for the nodes from `first` on: `base` and what their rows give them.
+    fn rank(&self, first: usize, next: &mut [f64], (ranks, base): (&[f64], f64)) {
+        for (node, rank) in (first..).zip(next) {
+            let row = self.starts[node] as usize..self.starts[node + 1] as usize;
+            let given = self.from[row.clone()].iter().zip(&self.parts[row]);
+            let given = given.map(|(&from, part)| ranks[from as usize] * part);
+            *rank = base + DAMPING * given.sum::<f64>();
+        }
     }
 }
 
@@ -112,19 +126,21 @@ mod tests {
 
     #[test]
     fn a_ring_has_equal_ranks_and_a_star_has_not() {
-        let ring = Graph::of(4, || (0..4).map(|node| (node, (node + 1) % 4))).ranks();
+        let ring = Graph::of(4, || (0..4).map(|node| (node, (node + 1) % 4))).ranks(1);
         assert!(
             ring.iter().all(|rank| (rank - 0.25).abs() < 1e-12),
             "{ring:?}"
         );
-        let star = Graph::of(4, || (1..4).map(|node| (node, 0))).ranks();
+        let star = Graph::of(4, || (1..4).map(|node| (node, 0))).ranks(3);
         assert!(star[0] > 2.0 * star[1], "{star:?}");
         assert!((star.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{star:?}");
     }
 
     #[test]
     fn the_same_graph_has_the_same_checksum() {
-        assert_eq!(run(100, 700), run(100, 700));
-        assert_ne!(run(100, 700), run(100, 701));
+        for threads in [1, 2, 7, 1000] {
+            assert_eq!(run(100, 700, threads), run(100, 700, 1));
+        }
+        assert_ne!(run(100, 700, 1), run(100, 701, 1));
     }
 }
