@@ -191,8 +191,9 @@ struct Terms {
     /// for the kernel alone [default: auto; with --engine uffd off].
     #[arg(long, value_name = "RULE", value_parser = pool)]
     pool: Option<Rule>,
-    /// The CPU to which the reclaimer is kept, and who reads ahead [default: the reclaimer goes to
-    /// any that is idle, who reads ahead is on the last one that may be used].
+    /// The CPU to which the reclaimer is kept, where it goes before programs, and who reads ahead
+    /// [default: the reclaimer goes to any that is idle, and after the program where none is; who
+    /// reads ahead is on the last one that may be used].
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Write the report to this file too, as JSON.

@@ -114,55 +114,67 @@ fn on_zram_and_without_a_reclaimer_nobody_hears_of_faults_unless_told_to() {
 }
 
 /// By the names of its threads, on which CPUs each of them may run.
-fn cpus_of_threads(process: u32) -> Option<Vec<(String, String)>> {
+fn threads_of(process: u32) -> Option<Vec<(String, String, i32)>> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
+    let files = |thread: fs::DirEntry| {
+        let read = |name| fs::read_to_string(thread.path().join(name)).ok();
+        Some((read("status")?, read("stat")?))
+    };
     let field = |status: &str, name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(|line| line.trim().to_owned())
     };
-    let told = |status: String| {
+    let told = |(status, stat): (String, String)| {
+        // The nineteenth, and the second is the name in parentheses.
+        let nice = stat.rsplit_once(") ")?.1.split(' ').nth(16)?;
         Some((
             field(&status, "Name:")?,
             field(&status, "Cpus_allowed_list:")?,
+            nice.parse().ok()?,
         ))
     };
     Some(
         threads
             .flatten()
-            .filter_map(status)
+            .filter_map(files)
             .filter_map(told)
             .collect(),
     )
 }
 
 #[test]
-fn the_reclaimer_is_kept_to_no_cpu_and_who_reads_ahead_to_the_last_unless_told() {
+fn the_reclaimer_is_kept_to_no_cpu_and_goes_after_the_program_unless_told() {
     let test = "the_reclaimer_is_kept_to_no_cpu";
     let Some(rig) = rig(test) else {
         return;
     };
-    let own = cpus_of_threads(std::process::id()).unwrap();
-    let all = own[0].1.clone();
+    let own = threads_of(std::process::id()).unwrap();
+    let (all, nice) = (own[0].1.clone(), own[0].2);
     let Some(last) = all.rsplit([',', '-']).next().filter(|last| *last != all) else {
         return eprintln!("skipped {test}: there is one CPU");
     };
     let first = all.split([',', '-']).next().unwrap();
-    for (flags, reclaimer, reader) in [
-        (vec!["--read-ahead", "on"], all.as_str(), last),
-        (vec!["--read-ahead", "on", "--cpu", first], first, first),
+    for (flags, reclaimer, reader, goes_after) in [
+        (vec!["--read-ahead", "on"], all.as_str(), last, true),
+        (
+            vec!["--read-ahead", "on", "--cpu", first],
+            first,
+            first,
+            false,
+        ),
     ] {
         let mut run = rig.run("64M", &flags, &["cat"]);
         let mut run = run.stdin(Stdio::piped()).spawn().unwrap();
         // `cat` goes on until its input ends.
         let input = run.stdin.take();
         until("threads where they are to be", || {
-            let threads = cpus_of_threads(run.id())?;
-            let is_at = |name: &str, cpus: &str| {
-                let found = threads.iter().find(|(found, _)| found == name);
-                found.is_some_and(|(_, found)| found == cpus)
-            };
-            (is_at("nyx-reclaimer", reclaimer) && is_at("nyx-readahead", reader)).then_some(())
+            let threads = threads_of(run.id())?;
+            let of = |name: &str| threads.iter().find(|(found, ..)| found == name);
+            let (_, reclaims_at, reclaimers) = of("nyx-reclaimer")?;
+            let (_, reads_at, readers) = of("nyx-readahead")?;
+            let is_there = reclaims_at == reclaimer && reads_at == reader;
+            let is_in_order = readers < reclaimers && (*reclaimers > nice) == goes_after;
+            (is_there && is_in_order && *readers < nice).then_some(())
         });
         drop(input);
         assert!(run.wait().unwrap().success());

@@ -1,5 +1,5 @@
-//! A thread beside a program, which goes before it where both want a CPU, and may be kept to one:
-//! it takes turns, with pauses, until it is told to end.
+//! A thread beside a program, which goes before or after it where both want a CPU, and may be kept
+//! to one: it takes turns, with pauses, until it is told to end.
 //!
 //! What it never does: end in the middle of a turn; go on when its owner is gone.
 //!
@@ -7,6 +7,7 @@
 
 use crate::error::{SwapError, Trying};
 use nyx_base::Nanos;
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
@@ -16,7 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// How nice a thread is that goes before the program where both want a CPU, if that is allowed.
+/// How much nicer than the program a thread is that leaves it the CPU where there is no other: it
+/// does then what the program could do for itself, for no less (decision 0018).
+pub(super) const AFTER_PROGRAMS: i32 = 10;
+/// And one that goes before the program, if that is allowed.
 pub(super) const BEFORE_PROGRAMS: i32 = -10;
 /// And one that goes before those too: it has little to do, and somebody waits for it.
 pub(super) const BEFORE_ALL: i32 = -19;
@@ -37,18 +41,18 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Begins to take turns on that CPU, or on any, and that nice; each says how long to pause
-    /// after it, if at all, or that it was the last.
+    /// Begins to take turns on that CPU, or on any, and by so much nicer than this process; each
+    /// says how long to pause after it, if at all, or that it was the last.
     pub(super) fn start(
         name: &str,
-        (cpu, nice): (Option<usize>, i32),
+        (cpu, nicer): (Option<usize>, i32),
         mut turn: impl FnMut() -> ControlFlow<(), Option<Nanos>> + Send + 'static,
     ) -> Result<Aside, SwapError> {
         let shared = Arc::new(Shared::default());
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
-            settle_down(cpu, nice);
+            settle_down(cpu, nicer);
             while !seen.is_over.load(Relaxed) {
                 let next = turn();
                 seen.cpu_ns.store(own_cpu_ns(), Relaxed);
@@ -110,9 +114,9 @@ pub(super) fn allowed_cpus() -> (u64, Option<usize>) {
     (u64::from(set.count()), last)
 }
 
-/// Keeps this thread to a CPU, where it is to be, and lets it go first. Where neither is allowed it
-/// works all the same.
-fn settle_down(on_cpu: Option<usize>, nice: i32) {
+/// Keeps this thread to a CPU, where it is to be, and has it go before or after others. Where
+/// neither is allowed it works all the same.
+fn settle_down(on_cpu: Option<usize>, nicer: i32) {
     if let Some(cpu) = on_cpu {
         let mut one = CpuSet::new();
         one.set(cpu);
@@ -120,5 +124,7 @@ fn settle_down(on_cpu: Option<usize>, nice: i32) {
             tracing::warn!(cpu, %error, "a thread cannot be kept to this CPU");
         }
     }
-    let _ = rustix::process::setpriority_process(None, nice);
+    // Of this thread alone; the kernel takes what is out of range for what is next to it.
+    let own = getpriority_process(None).unwrap_or(0);
+    let _ = setpriority_process(None, own + nicer);
 }

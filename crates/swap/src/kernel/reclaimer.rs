@@ -1,7 +1,8 @@
 //! The reclaimer: a thread beside a group's programs that keeps memory free for them, and sets the
 //! group's limit where that is not a number (Ultraswap section 3.2). It goes to whichever CPU is
 //! idle; kept to one, it would put off a program there while another CPU has nothing to do
-//! (decision 0016).
+//! (decision 0016). Where none is idle the program goes before it, and reclaims for itself what it
+//! cannot wait for (decision 0018).
 //!
 //! What it never does: decide (`nyx_policy::paging` does); let the group have more than its limit;
 //! end with the group in a worse state than it had: where it cannot reclaim, the program does.
@@ -15,7 +16,7 @@
 //! *Thread safety*: one thread, which stops when it is told to or dropped.
 
 use super::area::Area;
-use super::aside::{Aside, BEFORE_PROGRAMS, allowed_cpus};
+use super::aside::{AFTER_PROGRAMS, Aside, BEFORE_PROGRAMS, allowed_cpus};
 use super::group::{Group, UNLIMITED, is_partial};
 use super::hierarchy::Version;
 use crate::error::SwapError;
@@ -124,9 +125,14 @@ impl Reclaimer {
             clock: std::time::Instant::now(),
         };
         let turn = move || ControlFlow::Continue(work.turn_or_rest());
+        // A CPU that it was given is its own.
+        let nicer = match orders.cpu {
+            Some(_) => BEFORE_PROGRAMS,
+            None => AFTER_PROGRAMS,
+        };
         Ok(Reclaimer {
             shared,
-            aside: Aside::start("nyx-reclaimer", (orders.cpu, BEFORE_PROGRAMS), turn)?,
+            aside: Aside::start("nyx-reclaimer", (orders.cpu, nicer), turn)?,
             on_cpu: orders.cpu,
             floor_bytes,
         })
