@@ -2,10 +2,16 @@
 //! expectations do not come out fails.
 //!
 //! What it never does: know what a figure shows. The scenario files say it.
+//!
+//! *Thread safety*: a figure is one thread's of a process of its own, in virtual time, so that as
+//! many are run beside each other as there are processors.
 
 use crate::run::{Report, output, root};
 use crate::smoke::build;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
 /// Those that would take minutes, on a device of an eighth. docs/runs has them at full size.
 const LONG: [&str; 2] = ["fig10a-weights", "fig10b-sizes"];
@@ -16,14 +22,37 @@ pub(crate) fn run(report: &mut Report) {
         Ok(binary) => binary,
         Err(why) => return report.check("optimised build", Err(why)),
     };
-    for name in names() {
-        let mut nyx = Command::new(&binary);
-        nyx.args(["sim", "figures", &name, "--seeds", "1", "--quiet"]);
-        if LONG.contains(&name.as_str()) {
-            nyx.args(["--model", "optane-2dimm/8"]);
-        }
-        report.check(&name, output(&mut nyx).map(|_| ()));
+    for (name, outcome) in run_all(&binary, names()) {
+        report.check(&name, outcome);
     }
+}
+
+/// Every figure's outcome, in no order.
+fn run_all(binary: &Path, names: Vec<String>) -> Vec<(String, Result<(), String>)> {
+    let next = Mutex::new(names.into_iter());
+    let work = || {
+        let one = || next.lock().expect("nobody panics with it").next();
+        let outcomes = std::iter::from_fn(one).map(|name| {
+            let outcome = run_one(binary, &name);
+            (name, outcome)
+        });
+        outcomes.collect::<Vec<_>>()
+    };
+    let threads = thread::available_parallelism().map_or(1, |count| count.get());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let outcomes = workers.into_iter().map(|worker| worker.join());
+        outcomes.flat_map(|all| all.expect("no panic")).collect()
+    })
+}
+
+fn run_one(binary: &Path, name: &str) -> Result<(), String> {
+    let mut nyx = Command::new(binary);
+    nyx.args(["sim", "figures", name, "--seeds", "1", "--quiet"]);
+    if LONG.contains(&name) {
+        nyx.args(["--model", "optane-2dimm/8"]);
+    }
+    output(&mut nyx).map(|_| ())
 }
 
 /// The scenarios that `nyx sim figures` has.
