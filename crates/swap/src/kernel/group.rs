@@ -244,7 +244,7 @@ impl Group {
     /// of them is short, by a count that is up to some seconds old: until the count is taken again
     /// it finds none to free, and kills, though nearly all could go (decision 0017). Who reads what
     /// it counts has it count.
-    fn recount(&self) {
+    pub(super) fn recount(&self) {
         // Where it cannot be read, all is as without it.
         let _ = self.text("memory.stat");
     }
@@ -273,30 +273,33 @@ impl Group {
     /// What it counts.
     pub fn counts(&self) -> Counts {
         let stat = self.text("memory.stat").unwrap_or_default();
-        let (prefix, events) = match self.version {
-            Version::V1 => ("total_", "memory.oom_control"),
-            Version::V2 => ("", "memory.events"),
+        let (prefix, events, peak) = match self.version {
+            Version::V1 => ("total_", "memory.oom_control", "memory.max_usage_in_bytes"),
+            Version::V2 => ("", "memory.events", "memory.peak"),
         };
         let events = self.text(events).unwrap_or_default();
         let of_stat = |name: &str| field(&stat, &format!("{prefix}{name}")).unwrap_or(0);
-        let of_file = |name: &str| self.text(name).and_then(|text| number(&text));
-        let (inline, peak) = match self.version {
-            Version::V1 => (
-                of_file("memory.failcnt"),
-                of_file("memory.max_usage_in_bytes"),
-            ),
-            Version::V2 => (field(&events, "max"), of_file("memory.peak")),
-        };
         Counts {
             faults: of_stat("pgfault"),
             major_faults: of_stat("pgmajfault"),
-            inline_reclaims: inline.unwrap_or(0),
+            inline_reclaims: self.inline_reclaims(),
             swapped: self.swapped().unwrap_or(0),
-            peak,
+            peak: self.text(peak).and_then(|text| number(&text)),
             oom_kills: field(&events, "oom_kill").unwrap_or(0),
             stalled: self.stalled(),
             cpu: self.cpu(),
         }
+    }
+
+    /// [`Counts::inline_reclaims`] alone.
+    pub(super) fn inline_reclaims(&self) -> u64 {
+        let count = match self.version {
+            Version::V1 => self.text("memory.failcnt").and_then(|text| number(&text)),
+            Version::V2 => self
+                .text("memory.events")
+                .and_then(|text| field(&text, "max")),
+        };
+        count.unwrap_or(0)
     }
 
     /// CPU time of its programs, and of the kernel for them; none where that is not counted.

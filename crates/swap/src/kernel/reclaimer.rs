@@ -13,7 +13,8 @@
 //! the program waits instead, the reclaimer frees what has been written meanwhile, and only where
 //! swap is full, or nothing can be freed for long, the kernel may do what it does.
 //!
-//! *Thread safety*: one thread, which stops when it is told to or dropped.
+//! *Thread safety*: one thread, and one that has the kernel count; both stop when they are told to
+//! or dropped.
 
 use super::area::Area;
 use super::aside::{AFTER_PROGRAMS, Aside, BEFORE_PROGRAMS, allowed_cpus};
@@ -39,6 +40,10 @@ const RETRY: Nanos = Nanos::from_millis(100);
 const PATIENCE: Nanos = Nanos::from_secs(10);
 /// Swap is full where less of it is free.
 const FULL_BYTES: u64 = 1 << 20;
+/// What the kernel counts of a group's pages is no older while its programs reclaim for themselves.
+const COUNTS_AGE: Nanos = Nanos::from_millis(4);
+/// So often it is looked whether they do.
+const COUNTS_LOOK: Nanos = Nanos::from_millis(10);
 /// Somebody may be waiting: looks are no further apart.
 const LOOK_WAITING: Nanos = Nanos::from_millis(1);
 
@@ -76,7 +81,7 @@ pub struct Reclaimed {
     pub bytes: u64,
     /// How often the program waited for it where the kernel would have killed it.
     pub rescues: u64,
-    /// CPU time that it took.
+    /// CPU time that it took, and who has the kernel count.
     pub cpu: Nanos,
     /// On which CPU it was kept; none where it was on any.
     pub on_cpu: Option<usize>,
@@ -95,6 +100,7 @@ struct Shared {
 pub struct Reclaimer {
     shared: Arc<Shared>,
     aside: Aside,
+    counting: Option<Aside>,
     on_cpu: Option<usize>,
     floor_bytes: u64,
 }
@@ -111,6 +117,8 @@ impl Reclaimer {
             });
         }
         let floor_bytes = CHARGED_AT_ONCE_BYTES * cpus;
+        let is_kernel_alone = !orders.oom_waits && orders.rule == Rule::Off;
+        let counting = (!is_kernel_alone).then(|| Counting::start(Arc::clone(&group)));
         let mut work = Work {
             waits: orders.oom_waits && group.set_oom_waits(true),
             group,
@@ -133,6 +141,7 @@ impl Reclaimer {
         Ok(Reclaimer {
             shared,
             aside: Aside::start("nyx-reclaimer", (orders.cpu, nicer), turn)?,
+            counting: counting.transpose()?,
             on_cpu: orders.cpu,
             floor_bytes,
         })
@@ -144,7 +153,7 @@ impl Reclaimer {
             times: self.shared.times.load(Relaxed),
             bytes: self.shared.bytes.load(Relaxed),
             rescues: self.shared.rescues.load(Relaxed),
-            cpu: self.aside.cpu(),
+            cpu: self.aside.cpu() + self.counting.as_ref().map_or(Nanos(0), Aside::cpu),
             on_cpu: self.on_cpu,
         }
     }
@@ -162,6 +171,7 @@ impl Reclaimer {
     /// Ends it; what it did.
     pub fn stop(mut self) -> Reclaimed {
         self.aside.end();
+        self.counting.iter_mut().for_each(Aside::end);
         self.reclaimed()
     }
 }
@@ -277,6 +287,33 @@ impl Work {
     }
 }
 
+/// Has the kernel count a group's pages while its programs reclaim for themselves, so that they
+/// find what can be freed: what a program asks of the kernel fails where they do not, and a program
+/// that is not to wait is killed (decision 0019). It goes before programs, unlike the reclaimer,
+/// which may be put off while the limit of a group of version 1 is lowered.
+struct Counting {
+    group: Arc<Group>,
+    inline: u64,
+}
+
+impl Counting {
+    fn start(group: Arc<Group>) -> Result<Aside, SwapError> {
+        let mut counting = Counting { group, inline: 0 };
+        let turn = move || ControlFlow::Continue(Some(counting.look()));
+        Aside::start("nyx-counts", (None, BEFORE_PROGRAMS), turn)
+    }
+
+    /// How long to wait until the next look.
+    fn look(&mut self) -> Nanos {
+        let before = std::mem::replace(&mut self.inline, self.group.inline_reclaims());
+        if self.inline == before {
+            return COUNTS_LOOK;
+        }
+        self.group.recount();
+        COUNTS_AGE
+    }
+}
+
 /// Sets the limit where it changes.
 struct Setter {
     amount: Amount,
@@ -367,6 +404,33 @@ mod tests {
         fs::write(dir.join("memory.usage_in_bytes"), "0").unwrap();
         fs::write(dir.join("memory.limit_in_bytes"), limit.to_string()).unwrap();
         Group::at(dir.to_owned()).unwrap()
+    }
+
+    /// Whoever opens the counts finds a pipe, and who writes to that waits for a reader.
+    #[test]
+    fn the_kernel_counts_while_programs_reclaim_for_themselves() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = group(dir.path(), 64 << 20);
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        let stat = dir.path().join("memory.stat");
+        rustix::fs::mknodat(rustix::fs::CWD, &stat, fifo, mode, 0).unwrap();
+        let failed = |count: &str| fs::write(dir.path().join("memory.failcnt"), count).unwrap();
+        failed("0\n");
+        let mut counting = Counting {
+            group: Arc::new(group),
+            inline: 0,
+        };
+        // Nobody writes: a count would wait for ever.
+        assert_eq!(counting.look(), COUNTS_LOOK);
+        for count in ["7\n", "9\n"] {
+            failed(count);
+            let stat = stat.clone();
+            let counted =
+                std::thread::spawn(move || drop(fs::OpenOptions::new().write(true).open(stat)));
+            assert_eq!(counting.look(), COUNTS_AGE);
+            counted.join().unwrap();
+        }
+        assert_eq!(counting.look(), COUNTS_LOOK);
     }
 
     #[test]
