@@ -625,6 +625,13 @@ fn alone(said: &str, times: f64) -> String {
 /// target is generous too.
 #[test]
 fn what_residents_use_decides_over_a_newcomers_target() {
+    // A resident that a busy machine keeps from reading uses too little to tell.
+    let is_decided = (0..5).any(|_| decides_over_a_newcomers_target());
+    assert!(is_decided, "it could not be told five times");
+}
+
+/// False where the server could not tell, and took the newcomer in with a warning.
+fn decides_over_a_newcomers_target() -> bool {
     let busy = (
         "busy",
         "size = \"8MiB\"\nlimit = \"30%\"\ntarget = \"p99 10s\"",
@@ -664,17 +671,26 @@ fn what_residents_use_decides_over_a_newcomers_target() {
             "cannot be taken from the others (busy ",
         ];
         // Where the CPU's part grew between the two, the target is too tight even alone.
+        let mut can_tell = true;
         until("the target is refused for what the resident uses", || {
             let tight = tight(&mut server);
             let said = server.reload(&[busy, ("new", &tight)]);
-            assert!(said.contains("everything stays as it is"), "{said}");
-            words.iter().all(|word| said.contains(word))
+            can_tell = !said.contains("may or may not be kept");
+            assert!(
+                !can_tell || said.contains("everything stays as it is"),
+                "{said}"
+            );
+            !can_tell || words.iter().all(|word| said.contains(word))
         });
+        if !can_tell {
+            return false;
+        }
         assert_eq!(client.figure("new:items"), None);
         server.take_in(&[busy, ("new", &with("p99 10s"))], &["new"]);
         client.set("n:k", "new's");
         assert!(client.figure("new:target").is_some());
-    });
+        true
+    })
 }
 
 #[test]
