@@ -119,6 +119,7 @@ impl Reclaimer {
         let floor_bytes = CHARGED_AT_ONCE_BYTES * cpus;
         let is_kernel_alone = !orders.oom_waits && orders.rule == Rule::Off;
         let counting = (!is_kernel_alone).then(|| Counting::start(Arc::clone(&group)));
+        let counting = counting.transpose()?;
         let mut work = Work {
             waits: orders.oom_waits && group.set_oom_waits(true),
             group,
@@ -141,7 +142,7 @@ impl Reclaimer {
         Ok(Reclaimer {
             shared,
             aside: Aside::start("nyx-reclaimer", (orders.cpu, nicer), turn)?,
-            counting: counting.transpose()?,
+            counting,
             on_cpu: orders.cpu,
             floor_bytes,
         })
