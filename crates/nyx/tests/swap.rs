@@ -25,6 +25,8 @@ mod hungry;
 mod rotation;
 #[path = "swap/tenant.rs"]
 mod tenant;
+#[path = "swap/waiting.rs"]
+mod waiting;
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
 /// The processes of a control group.

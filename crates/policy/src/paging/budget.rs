@@ -67,6 +67,11 @@ impl Finder {
         self.slowdown
     }
 
+    /// The last one could not be set, and this one is in force: the next begins from it.
+    pub fn refused(&mut self, in_force: u64) {
+        self.limit = Some(in_force);
+    }
+
     /// The new limit, where there is to be one.
     pub fn step(&mut self, now: Instant, seen: Pressure) -> Option<u64> {
         let (at, before) = *self.last.get_or_insert((now, seen));
@@ -132,6 +137,32 @@ mod tests {
             }
             (sum.0 / count, sum.1 / count)
         }
+    }
+
+    #[test]
+    fn a_limit_that_could_not_be_set_is_not_gone_on_from() {
+        let in_force = 1024 * MIB;
+        let mut finder = Finder::new(0.05);
+        // Nothing stalls: it goes down.
+        let mut wanted = |second: u64, is_refused: bool| {
+            let seen = Pressure {
+                used: in_force,
+                stalled: Nanos(0),
+            };
+            let limit = finder.step(Instant(second * 1_000_000_000), seen);
+            if is_refused {
+                finder.refused(in_force);
+            }
+            limit
+        };
+        assert_eq!(wanted(0, false), None);
+        let first = wanted(1, true).unwrap();
+        assert!(first < in_force);
+        for second in 2..60 {
+            assert_eq!(wanted(second, true), Some(first));
+        }
+        assert_eq!(wanted(60, false), Some(first));
+        assert!(wanted(61, false).unwrap() < first);
     }
 
     #[test]

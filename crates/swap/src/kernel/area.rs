@@ -183,10 +183,10 @@ impl Area {
     }
 
     /// Bytes that are free in all areas of the machine: what does not fit in one goes to the next.
-    pub fn free(&self) -> u64 {
-        let entries = table::entries().unwrap_or_default();
-        let free = entries.iter().map(|entry| entry.size - entry.used);
-        free.sum()
+    /// None where the kernel does not tell.
+    pub fn free(&self) -> Option<u64> {
+        let entries = table::entries().ok()?;
+        Some(entries.iter().map(|entry| entry.size - entry.used).sum())
     }
 }
 

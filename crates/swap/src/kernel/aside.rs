@@ -126,5 +126,7 @@ fn settle_down(on_cpu: Option<usize>, nicer: i32) {
     }
     // Of this thread alone; the kernel takes what is out of range for what is next to it.
     let own = getpriority_process(None).unwrap_or(0);
-    let _ = setpriority_process(None, own + nicer);
+    if let Err(error) = setpriority_process(None, own + nicer) {
+        tracing::debug!(nicer, %error, "a thread goes neither before nor after programs");
+    }
 }

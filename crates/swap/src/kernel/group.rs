@@ -24,6 +24,8 @@ const NO_LIMIT: u64 = 1 << 60;
 pub(super) const UNLIMITED: u64 = u64::MAX;
 /// No limit that can be.
 const NEVER: u64 = u64::MAX - 1;
+/// Groups of runs have names that begin so.
+pub(super) const RUN_PREFIX: &str = "nyx-swap-";
 /// Longest file of one number.
 const NUMBER_BYTES: usize = 32;
 
@@ -205,14 +207,15 @@ impl Group {
         (last != NEVER).then_some(last)
     }
 
-    /// Reclaims until `down_to` bytes are used, of the `limit` that it has, as far as that can be.
-    /// The caller does the work, and waits.
-    pub fn reclaim(&self, down_to: u64, limit: u64) -> Result<(), SwapError> {
-        if !self.reclaim_once(down_to, limit)? {
-            self.recount();
-            self.reclaim_once(down_to, limit)?;
+    /// Reclaims until `down_to` bytes are used, of the `limit` that it has, as far as that can be;
+    /// false where it could not. The caller does the work, and waits: for as long as programs take
+    /// what it frees.
+    pub fn reclaim(&self, down_to: u64, limit: u64) -> Result<bool, SwapError> {
+        if self.reclaim_once(down_to, limit)? {
+            return Ok(true);
         }
-        Ok(())
+        self.recount();
+        self.reclaim_once(down_to, limit)
     }
 
     /// False where nothing more could be freed just now.
@@ -228,7 +231,12 @@ impl Group {
             None => {
                 let freed = put(&self.limit, &down_to.to_string());
                 // Another's is left, which was set at the same moment.
-                if [shown(down_to), shown(limit)].contains(&self.shown_limit()) {
+                let is_ours = |now: Option<u64>| {
+                    let now = now.filter(|&now| now < NO_LIMIT).unwrap_or(UNLIMITED);
+                    [shown(down_to), shown(limit)].contains(&now)
+                };
+                // One that cannot be read may be the lowered one.
+                if number_in(&self.limit).map_or(true, is_ours) {
                     self.set_limit(Some(limit))?;
                 }
                 freed
@@ -242,8 +250,8 @@ impl Group {
 
     /// Has the kernel count its pages anew. It looks for pages that are not in use, when the list
     /// of them is short, by a count that is up to some seconds old: until the count is taken again
-    /// it finds none to free, and kills, though nearly all could go (decision 0017). Who reads what
-    /// it counts has it count.
+    /// it finds none to free, and kills, though nearly all could go (decision 0017). Who reads
+    /// what it counts has it count, where that is off by more than 64 pages for each CPU.
     pub(super) fn recount(&self) {
         // Where it cannot be read, all is as without it.
         let _ = self.text("memory.stat");
@@ -251,17 +259,36 @@ impl Group {
 
     /// Whether a process that finds neither memory nor anything to reclaim waits instead of being
     /// killed. Version 1 can do that; false where it cannot be had. Who waits is woken by the next
-    /// [`Group::reclaim`].
+    /// [`Group::reclaim`]. A group that is made below begins with what this one has.
     pub fn set_oom_waits(&self, waits: bool) -> bool {
-        let path = self.dir.join("memory.oom_control");
-        self.version == Version::V1 && fs::write(path, if waits { "1" } else { "0" }).is_ok()
+        if !waits {
+            self.let_below_be_killed();
+        }
+        self.version == Version::V1 && set_oom_waits(&self.dir, waits)
+    }
+
+    /// Nobody wakes those who wait at the limit of a group that a program made below. Those of runs
+    /// of their own are their launchers'.
+    pub(super) fn let_below_be_killed(&self) {
+        if self.version != Version::V1 {
+            return;
+        }
+        let of_a_run = |dir: &Path| {
+            let below = dir.strip_prefix(&self.dir).unwrap_or(dir).components();
+            let mut names = below.map(|name| name.as_os_str().to_string_lossy());
+            names.any(|name| name.starts_with(RUN_PREFIX))
+        };
+        let groups = with_below(&self.dir).into_iter();
+        for dir in groups.filter(|dir| *dir != self.dir && !of_a_run(dir)) {
+            set_oom_waits(&dir, false);
+        }
     }
 
     /// Wakes who waits so, where there is a page of room though nothing was reclaimed: the kernel
     /// does that where a limit is raised. It is never above what it is to be.
     pub(super) fn wake(&self, limit: u64) -> Result<(), SwapError> {
         let page = rustix::param::page_size() as u64;
-        self.reclaim(limit.saturating_sub(page), limit)
+        self.reclaim(limit.saturating_sub(page), limit).map(|_| ())
     }
 
     /// Whether a process waits so.
@@ -334,6 +361,15 @@ impl Group {
     fn text(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.dir.join(name)).ok()
     }
+}
+
+/// As [`Group::set_oom_waits`], of the group at `dir` alone.
+fn set_oom_waits(dir: &Path, waits: bool) -> bool {
+    fs::write(
+        dir.join("memory.oom_control"),
+        if waits { "1" } else { "0" },
+    )
+    .is_ok()
 }
 
 /// The processes in a group and in all below it.
@@ -474,12 +510,56 @@ mod tests {
             // From here on whoever reads has read all.
             drop(open);
         });
-        group.reclaim(4096, UNLIMITED).unwrap();
+        assert!(group.reclaim(4096, UNLIMITED).unwrap());
         drop(group);
         let mut asked = counted.try_recv().expect("nobody had it count");
         let mut text = String::new();
         io::Read::read_to_string(&mut asked, &mut text).unwrap();
         assert_eq!(text, "16384");
+    }
+
+    /// Something like a group of version 1 with a limit of a page, of plain files.
+    fn v1(dir: &Path) -> Group {
+        fs::write(dir.join("memory.usage_in_bytes"), "0").unwrap();
+        fs::write(dir.join("memory.limit_in_bytes"), "4096").unwrap();
+        Group::at(dir.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_lowered_limit_is_put_back_even_where_it_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory.limit_in_bytes");
+        let group = v1(dir.path());
+        let group = Group {
+            limit: OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(&path)
+                .unwrap(),
+            ..group
+        };
+        assert!(group.reclaim(4096, 8192).unwrap());
+        // What the kernel takes one after the other stands there one after the other.
+        assert_eq!(fs::read_to_string(path).unwrap(), "40968192");
+    }
+
+    #[test]
+    fn groups_below_do_not_wait_where_nobody_wakes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["", "made/below", "nyx-swap-1-2", "nyx-swap-1-2/made"];
+        let control = |name: &str| dir.path().join(name).join("memory.oom_control");
+        for name in names {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+            fs::write(control(name), "1").unwrap();
+        }
+        let group = v1(dir.path());
+        let waits = || names.map(|name| fs::read_to_string(control(name)).unwrap());
+        group.let_below_be_killed();
+        assert_eq!(waits(), ["1", "0", "1", "1"]);
+        assert!(group.set_oom_waits(false));
+        assert_eq!(waits(), ["0", "0", "1", "1"]);
+        assert!(group.set_oom_waits(true));
+        assert_eq!(waits(), ["1", "0", "1", "1"]);
     }
 
     #[test]

@@ -40,11 +40,12 @@ const RETRY: Nanos = Nanos::from_millis(100);
 const PATIENCE: Nanos = Nanos::from_secs(10);
 /// Swap is full where less of it is free.
 const FULL_BYTES: u64 = 1 << 20;
-/// What the kernel counts of a group's pages is no older while its programs reclaim for themselves.
+/// While a group's programs reclaim for themselves its pages are counted so often. What was counted
+/// before they began to may be some seconds old until the next look.
 const COUNTS_AGE: Nanos = Nanos::from_millis(4);
 /// So often it is looked whether they do.
 const COUNTS_LOOK: Nanos = Nanos::from_millis(10);
-/// Somebody may be waiting: looks are no further apart.
+/// Nothing was freed: the next try is that much later, and later still where nobody waits for it.
 const LOOK_WAITING: Nanos = Nanos::from_millis(1);
 
 /// How much memory a group may have.
@@ -120,14 +121,17 @@ impl Reclaimer {
         let is_kernel_alone = !orders.oom_waits && orders.rule == Rule::Off;
         let counting = (!is_kernel_alone).then(|| Counting::start(Arc::clone(&group)));
         let counting = counting.transpose()?;
+        let oom_waits = orders.oom_waits && group.set_oom_waits(true);
         let mut work = Work {
-            waits: orders.oom_waits && group.set_oom_waits(true),
+            oom_waits,
+            waits: oom_waits,
             group,
             area,
             pool: Pool::new(orders.rule, floor_bytes),
             floor_bytes,
             looked: Instant(0),
             stuck: None,
+            pause: Pause(LOOK_WAITING),
             amount: Setter::new(orders.amount),
             has_failed: false,
             shared: Arc::clone(&shared),
@@ -177,6 +181,22 @@ impl Reclaimer {
     }
 }
 
+/// Until the next try, where nothing could be freed and nobody waits for it: trying again at once
+/// would only burn the CPU.
+struct Pause(Nanos);
+
+impl Pause {
+    /// That after a try; the first, unless it was futile as those before it.
+    fn after(&mut self, is_futile: bool) -> Nanos {
+        let (pause, next) = match is_futile {
+            true => (self.0, Nanos((self.0.0 * 2).min(RETRY.0))),
+            false => (LOOK_WAITING, LOOK_WAITING),
+        };
+        self.0 = next;
+        pause
+    }
+}
+
 /// What the thread has.
 struct Work {
     group: Arc<Group>,
@@ -184,12 +204,15 @@ struct Work {
     pool: Pool,
     floor_bytes: u64,
     amount: Setter,
-    /// Whether the program waits where the kernel would kill it.
+    /// Whether the program is to wait where the kernel would kill it.
+    oom_waits: bool,
+    /// Whether it does.
     waits: bool,
     /// When it was last looked at whether it waits though there is room.
     looked: Instant,
     /// Since when it waits and nothing was freed.
     stuck: Option<Instant>,
+    pause: Pause,
     /// Whether it was said that a turn failed.
     has_failed: bool,
     shared: Arc<Shared>,
@@ -233,11 +256,12 @@ impl Work {
             // Without a pool, as much as wakes it.
             Act::Sleep(_) if is_waiting => limit - self.floor_bytes.min(limit / 8),
             Act::Sleep(time) => {
-                self.wake_with_room(used, limit)?;
+                self.look_after_waiting(used, limit)?;
                 return Ok(Some(time));
             }
         };
-        self.group.reclaim(down_to, limit)?;
+        self.look_after_waiting(used, limit)?;
+        let is_done = self.group.reclaim(down_to, limit)?;
         let after = self.group.used()?;
         self.pool.reclaimed(self.now(), after);
         let freed = used.saturating_sub(after);
@@ -251,17 +275,26 @@ impl Work {
                 self.group.wake(limit)?;
             }
         }
-        // Where nothing can be freed, trying again at once would only burn the CPU.
-        Ok((freed == 0).then_some(LOOK_WAITING))
+        let is_futile = freed == 0 && !is_done && !is_waiting;
+        let pause = self.pause.after(is_futile);
+        Ok((freed == 0).then_some(pause))
     }
 
-    /// A program that waits though there is room would wait for ever.
-    fn wake_with_room(&mut self, used: u64, limit: u64) -> Result<(), SwapError> {
+    /// What is to be seen to now and then: a program that waits though there is room, or in a group
+    /// of its own, would wait for ever; one that was not to wait since swap was full may again.
+    fn look_after_waiting(&mut self, used: u64, limit: u64) -> Result<(), SwapError> {
         let now = self.now();
-        let is_time = self.waits && used < limit && now.since(self.looked) >= RETRY;
-        if is_time {
-            self.looked = now;
-            if self.group.is_under_oom() {
+        if !self.oom_waits || now.since(self.looked) < RETRY {
+            return Ok(());
+        }
+        self.looked = now;
+        let has_room = limit.saturating_sub(used) >= self.floor_bytes;
+        if !self.waits && has_room && self.area.free().is_some_and(|free| free >= FULL_BYTES) {
+            self.waits = self.group.set_oom_waits(true);
+        }
+        if self.waits {
+            self.group.let_below_be_killed();
+            if used < limit && self.group.is_under_oom() {
                 self.group.wake(limit)?;
             }
         }
@@ -276,7 +309,8 @@ impl Work {
         }
         let now = self.now();
         let stuck = *self.stuck.get_or_insert(now);
-        if now.since(stuck) > PATIENCE || self.area.free() < FULL_BYTES {
+        let is_full = self.area.free().is_some_and(|free| free < FULL_BYTES);
+        if is_full || now.since(stuck) > PATIENCE {
             tracing::warn!("neither memory nor swap is left: the kernel may kill the program");
             self.group.set_oom_waits(false);
             self.waits = false;
@@ -362,12 +396,14 @@ impl Setter {
                 finder.step(now, Pressure { used, stalled })
             }
         };
-        if let Some(new) = new
-            && lower_limit(group, new, (used, limit))?
-        {
-            return Ok(known(new));
+        let Some(new) = new else {
+            return Ok(known(limit));
+        };
+        let is_set = lower_limit(group, new, (used, limit));
+        if let Some(finder) = self.finder.as_mut().filter(|_| !matches!(is_set, Ok(true))) {
+            finder.refused(limit);
         }
-        Ok(known(limit))
+        Ok(known(if is_set? { new } else { limit }))
     }
 }
 
@@ -432,6 +468,17 @@ mod tests {
             counted.join().unwrap();
         }
         assert_eq!(counting.look(), COUNTS_LOOK);
+    }
+
+    #[test]
+    fn tries_that_free_nothing_become_seldom() {
+        let mut pause = Pause(LOOK_WAITING);
+        let times = [1, 2, 4, 8, 16, 32, 64, 100, 100];
+        for _ in 0..2 {
+            let futile = times.map(|_| pause.after(true));
+            assert_eq!(futile, times.map(Nanos::from_millis));
+            assert_eq!(pause.after(false), LOOK_WAITING);
+        }
     }
 
     #[test]

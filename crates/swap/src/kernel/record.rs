@@ -11,6 +11,7 @@
 
 use super::area;
 use super::group::{Group, UNLIMITED, processes_below, with_below};
+use super::hierarchy::Version;
 use super::report::Figures;
 use super::rotation::Rotation;
 use super::table;
@@ -67,6 +68,10 @@ pub struct Record {
     /// It gets it back where the limit that it has is one of these, which this run may have set:
     /// another is somebody else's, and stays.
     pub limits_set: RangeInclusive<u64>,
+    /// The limit that its programs keep, in bytes, where it is a number: version 1 lowers it to
+    /// reclaim, and a launcher that is killed just then leaves it so.
+    #[serde(default)]
+    pub limit: Option<u64>,
     #[serde(skip)]
     path: PathBuf,
 }
@@ -227,6 +232,7 @@ impl Registry {
             uses: Uses::None,
             limit_before: None,
             limits_set: 0..=UNLIMITED,
+            limit: None,
         }
     }
 
@@ -296,13 +302,12 @@ impl Record {
     pub fn take_down(&self) -> Vec<Residue> {
         self.restore_rotations();
         if let Some(running) = self.running() {
-            // Nobody would wake who waits for memory any more.
-            if let Some(group) = self.groups.first()
-                && let Ok(group) = Group::at(group.clone())
-            {
-                group.set_oom_waits(false);
-            }
-            return vec![running];
+            self.let_go();
+            let mut rest = self.clone();
+            // Somebody may lower it from now on.
+            let saved = rest.limit.take().and_then(|_| rest.save().err());
+            let refused = saved.map(Residue::Refused);
+            return [running].into_iter().chain(refused).collect();
         }
         let mut left = Vec::new();
         let mut note =
@@ -344,6 +349,23 @@ impl Record {
         };
         left.extend(saved.err().map(Residue::Refused));
         left
+    }
+
+    /// Programs go on without their launcher: nobody would wake who waits for memory any more, nor
+    /// raise a limit that was lowered. Needs no lock.
+    fn let_go(&self) {
+        let made = self.groups.first().filter(|_| self.limit_before.is_none());
+        let Some(Ok(group)) = made.map(|group| Group::at(group.clone())) else {
+            return;
+        };
+        group.set_oom_waits(false);
+        let is_lowered =
+            |limit: &u64| group.version() == Version::V1 && group.shown_limit() < *limit;
+        if let Some(limit) = self.limit.filter(is_lowered)
+            && let Err(error) = group.set_limit(Some(limit))
+        {
+            tracing::warn!(limit, %error, "programs go on with a lower limit in bytes");
+        }
     }
 
     /// What disks said before, where somebody was killed while they said otherwise.
@@ -464,6 +486,9 @@ pub fn watch(record: &Path, launcher: &mut impl io::Read) -> Result<(), SwapErro
     io::copy(launcher, &mut io::sink()).trying("wait for the launcher of", record)?;
     let registry = Registry::at(record.parent().unwrap_or(record).to_owned());
     loop {
+        // Who has the lock may take minutes to turn swap off.
+        let killed = Record::read(record).filter(|record| !record.launcher.runs());
+        killed.iter().for_each(Record::let_go);
         let lock = registry.lock()?;
         let Some(record) = Record::read(record) else {
             return Ok(());
@@ -689,6 +714,63 @@ mod tests {
             let left = fs::read_to_string(&limit).unwrap();
             assert_eq!(left, after.to_string(), "{set:?}, {now}");
         }
+    }
+
+    /// Of a launcher that is gone, whose program goes on in something like a group of version 1.
+    fn record_of_running(dir: &Path, registry: &Registry) -> (Record, PathBuf) {
+        let group = dir.join("group");
+        fs::create_dir(&group).unwrap();
+        let (shown, own) = ((60 << 20).to_string(), std::process::id().to_string());
+        for (name, text) in [
+            ("memory.usage_in_bytes", "0"),
+            ("memory.limit_in_bytes", &shown),
+            ("memory.oom_control", "1"),
+            ("cgroup.procs", &own),
+        ] {
+            fs::write(group.join(name), text).unwrap();
+        }
+        let gone = Process {
+            pid: std::process::id(),
+            start_ticks: 1,
+        };
+        let mut record = registry.record_of(gone, Vec::new());
+        record.groups.push(group.clone());
+        record.limit = Some(64 << 20);
+        (record, group)
+    }
+
+    #[test]
+    fn a_program_whose_launcher_was_killed_has_its_limit_and_does_not_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let (record, group) = record_of_running(dir.path(), &registry);
+        let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
+        let left = record.take_down();
+        assert!(matches!(left[..], [Residue::Running { .. }]), "{left:?}");
+        assert_eq!(read("memory.limit_in_bytes"), (64 << 20).to_string());
+        assert_eq!(read("memory.oom_control"), "0");
+        // Later it is somebody else who lowers it.
+        fs::write(group.join("memory.limit_in_bytes"), "4096").unwrap();
+        record.again().take_down();
+        assert_eq!(read("memory.limit_in_bytes"), "4096");
+    }
+
+    #[test]
+    fn who_waits_for_memory_need_not_wait_for_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::at(dir.path().to_owned());
+        let (record, group) = record_of_running(dir.path(), &registry);
+        record.save().unwrap();
+        let lock = registry.lock().unwrap();
+        let path = record.path().to_owned();
+        let watcher = thread::spawn(move || watch(&path, &mut io::empty()));
+        // It would wait for ever.
+        while fs::read_to_string(group.join("memory.oom_control")).unwrap() != "0" {
+            thread::sleep(LOCK_PAUSE);
+        }
+        fs::remove_file(record.path()).unwrap();
+        drop(lock);
+        watcher.join().unwrap().unwrap();
     }
 
     /// Of a disk whose attribute is that file.

@@ -328,10 +328,12 @@ impl Report {
             ""
         };
         write!(f, "  reclaim    {at_most}{} inline", self.inline_reclaims)?;
-        if !self.has_reclaimer {
-            return writeln!(f, ", no reclaimer");
-        }
         let (bytes, cpu) = (Bytes(self.reclaimed_bytes), self.reclaimer_cpu_s);
+        if !self.has_reclaimer {
+            let counts = format!("; {cpu:.2} s of CPU to have the kernel count (--oom wait)");
+            let counts = if cpu > 0.0 { counts.as_str() } else { "" };
+            return writeln!(f, ", no reclaimer{counts}");
+        }
         write!(
             f,
             ", {} ahead, {bytes} or more; reclaimer {cpu:.2} s of CPU",

@@ -9,7 +9,7 @@
 
 use super::area::{Area, Source};
 use super::faults::Faults;
-use super::group::{Counts, Group, UNLIMITED};
+use super::group::{Counts, Group, RUN_PREFIX, UNLIMITED};
 use super::hierarchy::{Hierarchy, Version};
 use super::preload::{Arena, Preload};
 use super::probe::ProbeReport;
@@ -212,6 +212,10 @@ impl Session {
         is_told(plan, &group)?;
         if let Some(bytes) = plan.memory.and_then(first_limit) {
             group.set_limit(Some(bytes))?;
+        }
+        if let Some(Memory::Bytes(bytes)) = plan.memory {
+            setup.record.limit = Some(bytes);
+            setup.record.save()?;
         }
         let dirs: Vec<PathBuf> = group.dirs().map(Path::to_owned).collect();
         let entry = |command, variables| {
@@ -564,7 +568,7 @@ impl Setup {
     }
 
     fn make_group(&mut self, hierarchy: &Hierarchy) -> Result<Group, SwapError> {
-        let name = format!("nyx-swap-{}", self.record.launcher.name());
+        let name = format!("{RUN_PREFIX}{}", self.record.launcher.name());
         let places = hierarchy.places(&name).into_iter();
         let dirs = places.flat_map(|(dir, pressure)| [Some(dir), pressure]);
         let mut dirs: Vec<PathBuf> = dirs.flatten().collect();
@@ -572,6 +576,8 @@ impl Setup {
         self.record.groups = dirs;
         self.record.save()?;
         let group = hierarchy.create(&name)?;
+        // That of a run around this one may wait.
+        group.set_oom_waits(false);
         self.record.groups = group.dirs().map(Path::to_owned).collect();
         self.record.save()?;
         Ok(group)

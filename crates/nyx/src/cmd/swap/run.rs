@@ -33,7 +33,7 @@ use std::thread;
   nyx swap run --memory 20% --device zram -- python kmeans.py
   nyx swap run --memory 512M --device /var/tmp/swap -- ./server --threads 8
   nyx swap run --memory auto --max-slowdown 5% -- ./batch-job
-  nyx swap run --memory 512M --pool off -- ./job       the kernel alone, to compare
+  nyx swap run --memory 512M --pool off --oom kill -- ./job    the kernel alone, to compare
   nyx swap run --memory 2G --device /var/tmp/swap --engine uffd -- ./job
   nyx swap run --memory 2G --pages /mnt/ssd --engine uffd --tenant batch -- ./job
 
