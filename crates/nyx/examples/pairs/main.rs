@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 ///
 /// Each program first runs once without a limit: that is its peak of memory, and the checksum that
 /// its result must have. Then it runs with a limit of some percent of that peak on a device, once
-/// per engine, in turns (A B C, A B C), so that what else the machine does falls on all.
+/// per engine, in turns (A B C, C B A), so that what else the machine does falls on all.
 #[derive(Parser, Debug)]
 #[command(after_help = "Examples:
   cargo build --release -p nyx -p nyx-preload -p nyx-swap --lib --bins --examples

@@ -166,7 +166,8 @@ impl Key {
     }
 }
 
-/// Runs of one program on one device: the engines take turns within each ratio.
+/// Runs of one program on one device: the engines take turns within each ratio, each second time
+/// the other way round, so that none is always the one that comes after another.
 pub(crate) fn turns(
     kind: &Kind,
     device: Device,
@@ -177,7 +178,11 @@ pub(crate) fn turns(
     let mut keys = Vec::new();
     for &ratio_percent in ratios {
         for round in 1..=rounds {
-            keys.extend(engines.iter().map(|&engine| Key {
+            let mut engines = engines.to_vec();
+            if round % 2 == 0 {
+                engines.reverse();
+            }
+            keys.extend(engines.into_iter().map(|engine| Key {
                 kind: kind.clone(),
                 device,
                 ratio_percent,
@@ -261,8 +266,8 @@ mod tests {
             .map(|key| (key.ratio_percent, key.round, key.engine))
             .collect();
         let (a, b) = (Engine::Linux, Engine::Kernel);
-        assert_eq!(order[..4], [(80, 1, a), (80, 1, b), (80, 2, a), (80, 2, b)]);
-        assert_eq!(order[4..], [(20, 1, a), (20, 1, b), (20, 2, a), (20, 2, b)]);
+        assert_eq!(order[..4], [(80, 1, a), (80, 1, b), (80, 2, b), (80, 2, a)]);
+        assert_eq!(order[4..], [(20, 1, a), (20, 1, b), (20, 2, b), (20, 2, a)]);
     }
 
     #[test]
