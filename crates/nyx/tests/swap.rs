@@ -29,6 +29,8 @@ mod tenant;
 mod waiting;
 
 const NYX: &str = env!("CARGO_BIN_EXE_nyx");
+/// Says that it runs, and goes on until it is told.
+const UNTIL_END: &str = "touch ready; until test -e end; do sleep 0.01; done";
 /// The processes of a control group.
 const PROCS: &str = "cgroup.procs";
 
@@ -395,10 +397,15 @@ fn kill(signal: &str, pid: u32) {
     assert!(sent.unwrap().success());
 }
 
+/// It is gone then, and has given back the lock that it takes now and then.
+fn kill_watcher(watcher: u32) {
+    kill("KILL", watcher);
+    until("end of the watcher", || (!runs(watcher)).then_some(()));
+}
+
 /// A run whose launcher is gone.
 fn orphan(rig: &Rig) -> (u32, u32) {
-    let script = "touch ready; until test -e end; do sleep 0.01; done";
-    let mut run = rig.run("64M", &["--no-probe"], &["sh", "-c", script]);
+    let mut run = rig.run("64M", &["--no-probe"], &["sh", "-c", UNTIL_END]);
     let mut child: Child = run
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -421,7 +428,7 @@ fn what_a_killed_launcher_left_is_taken_down_by_the_next_run_once_it_has_ended()
     };
     let (launcher, program) = orphan(&rig);
     // Nobody is left to do it at once.
-    kill("KILL", watcher_of(&rig));
+    kill_watcher(watcher_of(&rig));
     let line = rig.status_of(launcher).unwrap();
     assert_eq!(line["launcher_runs"], false);
     assert_eq!(line["limit_bytes"], 64 << 20, "the limit holds");
@@ -593,7 +600,7 @@ fn a_signal_after_the_lock_was_taken_ends_a_run_before_its_program_begins() {
     };
     // Of this run the next one tells, while it is set up.
     let (orphan, program) = orphan(&rig);
-    kill("KILL", watcher_of(&rig));
+    kill_watcher(watcher_of(&rig));
     let other = Rig {
         dir: scratch(),
         state: rig.state.clone(),
@@ -679,12 +686,11 @@ fn an_area_that_another_run_uses_stays_until_that_ends() {
         state: rig.state.clone(),
         device: rig.device.clone(),
     };
-    let script = "touch ready; until test -e end; do sleep 0.01; done";
     let begin = |rig: &Rig, device: &str| {
         let mut run = rig.nyx();
         run.args(["run", "--memory", "64M", "--no-probe"]);
         run.args(["--device", device, "--device-size", "512M"]);
-        run.args(["--", "sh", "-c", script])
+        run.args(["--", "sh", "-c", UNTIL_END])
             .current_dir(rig.dir.path());
         let child = run.stderr(Stdio::null()).spawn().unwrap();
         rig.until_ready();
@@ -711,8 +717,7 @@ fn what_a_run_does_is_told_as_metrics() {
     let Some(rig) = rig("what_a_run_does_is_told_as_metrics") else {
         return;
     };
-    let script = "touch ready; until test -e end; do sleep 0.01; done";
-    let mut run = rig.run("64M", &[], &["sh", "-c", script]);
+    let mut run = rig.run("64M", &[], &["sh", "-c", UNTIL_END]);
     let mut child = run.stderr(Stdio::null()).spawn().unwrap();
     rig.until_ready();
     let program = until("program", || rig.status_of(child.id())?["program"].as_u64());

@@ -2,7 +2,7 @@
 //! refused and what is taken down. The library here is an empty file, which the loader passes over:
 //! what the real one does is tested where it is.
 
-use super::{NYX, Rig, end, is_clean, kill, records_are_gone, rig, text, watcher_of};
+use super::{NYX, Rig, end, is_clean, kill_watcher, records_are_gone, rig, text, watcher_of};
 use nyx_swap::arena::{ArenaFigures, LIBRARY, TERMS, Terms};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -184,7 +184,7 @@ fn figures_that_a_killed_launcher_left_go_with_its_record() {
             fs::write(rig.dir.path().join("end"), "").unwrap();
             records_are_gone(&rig, watcher);
         } else {
-            kill("KILL", watcher);
+            kill_watcher(watcher);
             end(&rig, launcher);
             assert!(figures.exists(), "nobody has taken it down");
             let mut next = rig.run("64M", &["--no-probe", "--no-report"], &["true"]);

@@ -16,60 +16,52 @@ fn waits(control: &Path) -> bool {
     text.contains("oom_kill_disable 1")
 }
 
-#[test]
-fn a_group_that_a_program_makes_does_not_wait() {
-    let test = "a_group_that_a_program_makes_does_not_wait";
+/// Has `look` see the group of a run while its program goes on, where groups wait at all.
+fn beside(test: &str, command: &[&str], look: impl FnOnce(&Rig, u32, &Path)) {
     let Some(rig) = rig(test) else {
         return;
     };
-    let script = "touch ready; until test -e end; do sleep 0.01; done";
-    let mut run = rig.run("64M", &["--no-probe", "--no-report"], &["sh", "-c", script]);
+    let mut run = rig.run("64M", &["--no-probe", "--no-report"], command);
     let mut child = run.spawn().unwrap();
+    let launcher = child.id();
     rig.until_ready();
-    match control_of(child.id()) {
+    match control_of(launcher) {
         Some(control) => {
-            assert!(waits(&control), "the run's own does");
-            let below = control.with_file_name("below");
-            fs::create_dir(&below).unwrap();
-            let below = below.join("memory.oom_control");
-            until("look at it", || (!waits(&below)).then_some(()));
+            assert!(waits(&control), "the run's own does not wait");
+            look(&rig, launcher, &control);
             assert!(waits(&control), "the run's own does not any more");
         }
         None => eprintln!("skipped {test}: groups of version 2 do not wait"),
     }
     fs::write(rig.dir.path().join("end"), "").unwrap();
     assert!(child.wait().unwrap().success());
-    is_clean(&rig, child.id());
+    is_clean(&rig, launcher);
+}
+
+#[test]
+fn a_group_that_a_program_makes_does_not_wait() {
+    let test = "a_group_that_a_program_makes_does_not_wait";
+    beside(test, &["sh", "-c", UNTIL_END], |_, _, control| {
+        let below = control.with_file_name("below");
+        fs::create_dir(&below).unwrap();
+        let below = below.join("memory.oom_control");
+        until("look at it", || (!waits(&below)).then_some(()));
+    });
 }
 
 #[test]
 fn a_run_inside_of_one_that_waits_is_killed_where_it_is_to_be() {
-    let test = "a_run_inside_of_one_that_waits";
-    let Some(rig) = rig(test) else {
-        return;
-    };
-    let script = "touch ready; until test -e end; do sleep 0.01; done";
     let inner = "swap run --memory 32M --pool off --oom kill --no-probe --no-report -- sh -c";
     let mut command = vec![NYX];
-    command.extend(inner.split(' ').chain([script]));
-    let mut run = rig.run("64M", &["--no-probe", "--no-report"], &command);
-    let mut child = run.env("NYX_SWAP_STATE", &rig.state).spawn().unwrap();
-    rig.until_ready();
-    let outer = child.id();
-    match control_of(outer) {
-        Some(control) => {
-            let records = rig.records().into_iter();
-            let mut launchers = records.map(|record| record["launcher"]["pid"].as_u64().unwrap());
-            let inner = launchers.find(|&pid| pid != u64::from(outer)).unwrap();
-            let inner = control_of(u32::try_from(inner).unwrap()).unwrap();
-            let above = inner.ancestors().nth(2);
-            assert_eq!(above, control.parent(), "it is not inside of it");
-            assert!(waits(&control));
-            assert!(!waits(&inner), "it waits, and nobody wakes it");
-        }
-        None => eprintln!("skipped {test}: groups of version 2 do not wait"),
-    }
-    fs::write(rig.dir.path().join("end"), "").unwrap();
-    assert!(child.wait().unwrap().success());
-    is_clean(&rig, outer);
+    command.extend(inner.split(' ').chain([UNTIL_END]));
+    let test = "a_run_inside_of_one_that_waits";
+    beside(test, &command, |rig, outer, control| {
+        let records = rig.records().into_iter();
+        let mut launchers = records.map(|record| record["launcher"]["pid"].as_u64().unwrap());
+        let inner = launchers.find(|&pid| pid != u64::from(outer)).unwrap();
+        let inner = control_of(u32::try_from(inner).unwrap()).unwrap();
+        let above = inner.ancestors().nth(2);
+        assert_eq!(above, control.parent(), "it is not inside of it");
+        assert!(!waits(&inner), "it waits, and nobody wakes it");
+    });
 }

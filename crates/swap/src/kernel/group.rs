@@ -179,8 +179,8 @@ impl Group {
 
     /// Bytes that it may use; none where it is not limited.
     pub fn limit(&self) -> Option<u64> {
-        let bytes = number_in(&self.limit).ok()?;
-        bytes.filter(|&bytes| bytes < NO_LIMIT)
+        let shown = self.shown_limit();
+        (shown != UNLIMITED).then_some(shown)
     }
 
     /// Limits it. Where it uses more, the caller reclaims until it does not.
@@ -197,7 +197,13 @@ impl Group {
 
     /// The limit in force, or [`UNLIMITED`].
     pub(super) fn shown_limit(&self) -> u64 {
-        self.limit().unwrap_or(UNLIMITED)
+        self.read_limit().unwrap_or(UNLIMITED)
+    }
+
+    /// The same, where it can be read.
+    fn read_limit(&self) -> io::Result<u64> {
+        let bytes = number_in(&self.limit)?;
+        Ok(bytes.filter(|&bytes| bytes < NO_LIMIT).unwrap_or(UNLIMITED))
     }
 
     /// What [`Group::shown_limit`] is where nobody has set a limit after this process last did;
@@ -231,12 +237,9 @@ impl Group {
             None => {
                 let freed = put(&self.limit, &down_to.to_string());
                 // Another's is left, which was set at the same moment.
-                let is_ours = |now: Option<u64>| {
-                    let now = now.filter(|&now| now < NO_LIMIT).unwrap_or(UNLIMITED);
-                    [shown(down_to), shown(limit)].contains(&now)
-                };
+                let is_ours = |now| [shown(down_to), shown(limit)].contains(&now);
                 // One that cannot be read may be the lowered one.
-                if number_in(&self.limit).map_or(true, is_ours) {
+                if self.read_limit().map_or(true, is_ours) {
                     self.set_limit(Some(limit))?;
                 }
                 freed

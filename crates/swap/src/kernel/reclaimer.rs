@@ -251,16 +251,13 @@ impl Work {
         if !is_waiting {
             self.stuck = None;
         }
+        self.look_after_waiting(used, limit)?;
         let down_to = match self.pool.look(self.now(), used, limit) {
             Act::Reclaim { down_to } => down_to,
             // Without a pool, as much as wakes it.
             Act::Sleep(_) if is_waiting => limit - self.floor_bytes.min(limit / 8),
-            Act::Sleep(time) => {
-                self.look_after_waiting(used, limit)?;
-                return Ok(Some(time));
-            }
+            Act::Sleep(time) => return Ok(Some(time)),
         };
-        self.look_after_waiting(used, limit)?;
         let is_done = self.group.reclaim(down_to, limit)?;
         let after = self.group.used()?;
         self.pool.reclaimed(self.now(), after);
@@ -468,6 +465,31 @@ mod tests {
             counted.join().unwrap();
         }
         assert_eq!(counting.look(), COUNTS_LOOK);
+    }
+
+    /// Plain files free nothing, and what is asked of them stands there one after the other.
+    #[test]
+    fn a_limit_that_is_refused_is_asked_for_again_and_not_a_lower_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let limit: u64 = 1 << 30;
+        for (name, text) in [
+            ("memory.current", limit.to_string()),
+            ("memory.max", limit.to_string()),
+            ("memory.reclaim", String::new()),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let group = Group::at(dir.path().to_owned()).unwrap();
+        let mut setter = Setter::new(Amount::Slowdown(0.05));
+        for second in 0..5 {
+            let now = Instant(second * 1_000_000_000);
+            assert_eq!(setter.limit(&group, now, limit).unwrap(), Some(limit));
+        }
+        let asked = fs::read_to_string(dir.path().join("memory.reclaim")).unwrap();
+        // The first second is only looked at.
+        let once = &asked[..asked.len() / 4];
+        assert!(!once.is_empty());
+        assert_eq!(asked, once.repeat(4));
     }
 
     #[test]

@@ -330,9 +330,14 @@ impl Report {
         write!(f, "  reclaim    {at_most}{} inline", self.inline_reclaims)?;
         let (bytes, cpu) = (Bytes(self.reclaimed_bytes), self.reclaimer_cpu_s);
         if !self.has_reclaimer {
-            let counts = format!("; {cpu:.2} s of CPU to have the kernel count (--oom wait)");
-            let counts = if cpu > 0.0 { counts.as_str() } else { "" };
-            return writeln!(f, ", no reclaimer{counts}");
+            write!(f, ", no reclaimer")?;
+            if cpu > 0.0 {
+                write!(
+                    f,
+                    "; {cpu:.2} s of CPU to have the kernel count (--oom wait)"
+                )?;
+            }
+            return writeln!(f);
         }
         write!(
             f,

@@ -208,14 +208,13 @@ impl Session {
         };
         let area = plan.area(&mut setup.record)?;
         goes_on(plan)?;
+        if let Some(Memory::Bytes(bytes)) = plan.memory {
+            setup.record.limit = Some(bytes);
+        }
         let group = Arc::new(setup.make_group(&hierarchy)?);
         is_told(plan, &group)?;
         if let Some(bytes) = plan.memory.and_then(first_limit) {
             group.set_limit(Some(bytes))?;
-        }
-        if let Some(Memory::Bytes(bytes)) = plan.memory {
-            setup.record.limit = Some(bytes);
-            setup.record.save()?;
         }
         let dirs: Vec<PathBuf> = group.dirs().map(Path::to_owned).collect();
         let entry = |command, variables| {
